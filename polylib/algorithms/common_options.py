@@ -1,0 +1,291 @@
+"""The config keys every algorithm has: names and defaults of RLlib 2.6 where it has the key.
+
+The only place where these defaults stand. A row with `built=False` is a key that RLlib users have in their configs and
+whose feature this version lacks: leaving it at its default is fine, anything else raises an error that names it.
+"""
+
+from __future__ import annotations
+
+from polylib.algorithms.options import (
+    Option,
+    anything,
+    boolean,
+    choice,
+    function,
+    integer,
+    mapping,
+    number,
+    schedule_or_number,
+    sizes,
+)
+
+GROUPS = (
+    "training",
+    "environment",
+    "framework",
+    "rollouts",
+    "evaluation",
+    "exploration",
+    "offline_data",
+    "multi_agent",
+    "reporting",
+    "checkpointing",
+    "debugging",
+    "callbacks",
+    "resources",
+    "experimental",
+)
+
+_ACTIVATIONS = ("tanh", "relu", "elu", "silu", "swish", "gelu", "sigmoid", "softplus", "linear", None)
+
+MODEL_OPTIONS = (
+    Option("fcnet_hiddens", "model", [256, 256], sizes(), "Sizes of the fully connected hidden layers."),
+    Option("fcnet_activation", "model", "tanh", choice(*_ACTIVATIONS), "Activation of the hidden layers."),
+    Option("vf_share_layers", "model", False, boolean(), "Policy and value function share the hidden layers."),
+    Option("free_log_std", "model", False, boolean(), "Log-std as a free variable, not a network output.", built=False),
+    Option("no_final_linear", "model", False, boolean(), "The last hidden layer is the output.", built=False),
+    Option("conv_filters", "model", None, anything(), "Convolutions as [channels, kernel, stride].", built=False),
+    Option("conv_activation", "model", "relu", choice(*_ACTIVATIONS), "Activation of convolutions.", built=False),
+    Option("post_fcnet_hiddens", "model", [], sizes(), "Layers after the convolutions.", built=False),
+    Option("post_fcnet_activation", "model", "relu", choice(*_ACTIVATIONS), "Their activation.", built=False),
+    Option("use_lstm", "model", False, boolean(), "Wrap the network with an LSTM.", built=False),
+    Option("use_gru", "model", False, boolean(), "Wrap the network with a GRU.", built=False),
+    Option("max_seq_len", "model", 20, integer(1), "Longest sequence a recurrent loss sees.", built=False),
+    Option("lstm_cell_size", "model", 256, integer(1), "Cells of the LSTM or GRU.", built=False),
+    Option("lstm_use_prev_action", "model", False, boolean(), "Feed the previous action.", built=False),
+    Option("lstm_use_prev_reward", "model", False, boolean(), "Feed the previous reward.", built=False),
+    Option("use_attention", "model", False, boolean(), "Wrap the network with attention.", built=False),
+    Option("framestack", "model", True, boolean(), "Stack Atari frames.", built=False),
+    Option("dim", "model", 84, integer(1), "Atari frame size in pixels.", built=False),
+    Option("grayscale", "model", False, boolean(), "Atari frames in grey.", built=False),
+    Option("zero_mean", "model", True, boolean(), "Atari pixels around 0.", built=False),
+    Option("custom_model", "model", None, anything(), "A user's own network.", built=False),
+    Option("custom_model_config", "model", {}, mapping(), "Keyword arguments of the custom model.", built=False),
+    Option("custom_action_dist", "model", None, anything(), "A user's own action distribution.", built=False),
+    Option("custom_preprocessor", "model", None, anything(), "A user's own preprocessor.", built=False),
+)
+
+COMMON_OPTIONS = (
+    # --- training
+    Option("gamma", "training", 0.99, number(0, 1), "Discount per environment step."),
+    Option("lr", "training", 0.001, schedule_or_number(), "Learning rate, or a schedule [[timestep, value], ...]."),
+    Option("grad_clip", "training", None, number(0, above=True, optional=True), "Largest global norm of a gradient."),
+    Option("grad_clip_by", "training", "global_norm", choice("global_norm"), "How gradients are clipped."),
+    Option(
+        "train_batch_size",
+        "training",
+        32,
+        integer(1),
+        "Environment steps per training batch.",
+        aliases=("train_batch_size_per_learner",),
+    ),
+    Option("model", "training", {}, mapping(), "The default network, see `polylib.algorithms.common_options`."),
+    Option("optimizer", "training", {}, mapping(), "Settings of a user's optimizer.", built=False),
+    Option(
+        "max_requests_in_flight_per_sampler_worker",
+        "training",
+        2,
+        integer(1),
+        "Sample calls under way per worker.",
+        built=False,
+    ),
+    # --- environment
+    Option("env", "environment", None, anything(), "A Gymnasium id, a registered name, or a class/function of a dict."),
+    Option("env_config", "environment", {}, mapping(), "Passed to the environment (keyword arguments of an id)."),
+    Option("observation_space", "environment", None, anything(), "Used without an environment.", built=False),
+    Option("action_space", "environment", None, anything(), "Used without an environment.", built=False),
+    Option("env_task_fn", "environment", None, function(), "Curriculum function.", built=False),
+    Option("render_env", "environment", False, boolean(), "Show or record the environment.", built=False),
+    Option("clip_rewards", "environment", None, anything(), "Clip rewards.", built=False),
+    Option("normalize_actions", "environment", True, boolean(), "Policies act in [-1, 1] of bounded Box spaces."),
+    Option("clip_actions", "environment", False, boolean(), "Clip Box actions (normalised ones always are)."),
+    Option("disable_env_checking", "environment", False, boolean(), "Skip the check of the first observations."),
+    Option("is_atari", "environment", None, anything(), "Whether Atari wrappers apply.", built=False),
+    # --- framework
+    Option(
+        "framework",
+        "framework",
+        None,
+        choice("tf", "tf2", "torch", None),
+        "tf (graph), tf2 or torch; None: tf2 where TensorFlow is installed, else torch.",
+    ),
+    Option("eager_tracing", "framework", True, boolean(), "Compile tf2 with tf.function; False: plain eager."),
+    Option("eager_max_retraces", "framework", 20, integer(0, optional=True), "More traces of a function than this raise."),
+    Option("tf_session_args", "framework", {}, mapping(), "Fields of the ConfigProto of a tf policy's session."),
+    Option("local_tf_session_args", "framework", {}, mapping(), "The same, for the local worker only."),
+    # --- rollouts
+    Option(
+        "num_workers",
+        "rollouts",
+        0,
+        integer(0),
+        "Ray actors that sample; 0: the local worker samples, without Ray.",
+        aliases=("num_rollout_workers", "num_env_runners"),
+    ),
+    Option(
+        "num_envs_per_worker",
+        "rollouts",
+        1,
+        integer(1),
+        "Environments stepped together in a worker.",
+        aliases=("num_envs_per_env_runner",),
+    ),
+    Option("create_env_on_local_worker", "rollouts", False, boolean(), "Make environments on the local worker too."),
+    Option(
+        "rollout_fragment_length",
+        "rollouts",
+        200,
+        integer(1, or_text=("auto",)),
+        "Steps per environment and sample call; 'auto': what fills train_batch_size.",
+    ),
+    Option(
+        "batch_mode",
+        "rollouts",
+        "truncate_episodes",
+        choice("truncate_episodes", "complete_episodes"),
+        "Cut episodes at the fragment's end, or hand out whole ones only.",
+    ),
+    Option("sample_async", "rollouts", False, boolean(), "Sample in a thread.", built=False),
+    Option("sample_collector", "rollouts", None, anything(), "A user's own collector.", built=False),
+    Option("remote_worker_envs", "rollouts", False, boolean(), "Each environment in an actor.", built=False),
+    Option("remote_env_batch_wait_ms", "rollouts", 0, number(0), "Wait for more environments, ms.", built=False),
+    Option("preprocessor_pref", "rollouts", "deepmind", choice("deepmind", "rllib", None), "Preprocessor.", built=False),
+    Option("observation_filter", "rollouts", "NoFilter", anything(), "Running normalisation.", built=False),
+    Option("compress_observations", "rollouts", False, boolean(), "Compress observations.", built=False),
+    Option(
+        "ignore_worker_failures",
+        "rollouts",
+        False,
+        boolean(),
+        "Go on without lost workers.",
+        aliases=("ignore_env_runner_failures",),
+        built=False,
+    ),
+    Option(
+        "recreate_failed_workers",
+        "rollouts",
+        False,
+        boolean(),
+        "Replace lost workers.",
+        aliases=("restart_failed_env_runners",),
+        built=False,
+    ),
+    Option("restart_failed_sub_environments", "rollouts", False, boolean(), "Replace a lost sub-env.", built=False),
+    # --- evaluation
+    Option("evaluation_interval", "evaluation", None, integer(1, optional=True), "Evaluate every n.", built=False),
+    Option("evaluation_duration", "evaluation", 10, integer(1, or_text=("auto",)), "How long.", built=False),
+    Option(
+        "evaluation_duration_unit", "evaluation", "episodes", choice("episodes", "timesteps"), "Unit.", built=False
+    ),
+    Option(
+        "evaluation_num_workers",
+        "evaluation",
+        0,
+        integer(0),
+        "Workers that evaluate.",
+        aliases=("evaluation_num_env_runners",),
+        built=False,
+    ),
+    Option("evaluation_parallel_to_training", "evaluation", False, boolean(), "At the same time.", built=False),
+    Option("evaluation_config", "evaluation", None, anything(), "Keys changed for evaluation.", built=False),
+    Option("evaluation_sample_timeout_s", "evaluation", 180.0, number(0), "Longest wait, s.", built=False),
+    Option("custom_evaluation_function", "evaluation", None, function(), "A user's evaluation.", built=False),
+    Option("always_attach_evaluation_results", "evaluation", False, boolean(), "In every result.", built=False),
+    Option("off_policy_estimation_methods", "evaluation", {}, mapping(), "Off-policy estimators.", built=False),
+    Option("ope_split_batch_by_episode", "evaluation", True, boolean(), "Estimate per episode.", built=False),
+    # --- exploration
+    Option("explore", "exploration", True, boolean(), "Sample actions; False: take the most likely one."),
+    Option("exploration_config", "exploration", {"type": "StochasticSampling"}, mapping(), "How.", built=False),
+    # --- offline data
+    Option("input", "offline_data", "sampler", anything(), "Where experiences come from.", ("input_",), built=False),
+    Option("input_config", "offline_data", {}, mapping(), "Settings of the input.", built=False),
+    Option("actions_in_input_normalized", "offline_data", False, boolean(), "Actions are in [-1, 1].", built=False),
+    Option("postprocess_inputs", "offline_data", False, boolean(), "Postprocess what is read.", built=False),
+    Option("shuffle_buffer_size", "offline_data", 0, integer(0), "Rows shuffled.", built=False),
+    Option("output", "offline_data", None, anything(), "Where episode traces go.", built=False),
+    Option("output_config", "offline_data", {}, mapping(), "Settings of the output.", built=False),
+    Option("output_compress_columns", "offline_data", ["obs", "new_obs"], anything(), "Packed columns.", built=False),
+    Option("output_max_file_size", "offline_data", 64 * 1024**2, integer(1), "Bytes per file.", built=False),
+    # --- multi-agent
+    Option("policies", "multi_agent", None, anything(), "Policies by id.", built=False),
+    Option("policy_mapping_fn", "multi_agent", None, function(), "Agent to policy id.", built=False),
+    Option("policies_to_train", "multi_agent", None, anything(), "Policies that learn.", built=False),
+    Option("observation_fn", "multi_agent", None, function(), "Rewrites observations.", built=False),
+    Option("count_steps_by", "multi_agent", "env_steps", choice("env_steps", "agent_steps"), "Unit.", built=False),
+    # --- reporting
+    Option("keep_per_episode_custom_metrics", "reporting", False, boolean(), "Custom metrics as lists.", built=False),
+    Option(
+        "metrics_num_episodes_for_smoothing", "reporting", 100, integer(1), "Episodes that the episode means cover."
+    ),
+    Option(
+        "min_time_s_per_iteration", "reporting", None, number(0, optional=True), "A train() call lasts this long, s."
+    ),
+    Option("min_train_timesteps_per_iteration", "reporting", 0, integer(0), "Trained env steps per train() call."),
+    Option("min_sample_timesteps_per_iteration", "reporting", 0, integer(0), "Sampled env steps per train() call."),
+    # --- checkpointing
+    Option("export_native_model_files", "checkpointing", False, boolean(), "Native model files too.", built=False),
+    Option("checkpoint_trainable_policies_only", "checkpointing", False, boolean(), "Only those.", built=False),
+    # --- debugging
+    Option("seed", "debugging", None, integer(0, optional=True), "Seed of everything random; None: from the clock."),
+    Option("log_level", "debugging", "WARN", choice("DEBUG", "INFO", "WARN", "ERROR"), "Least severe log line shown."),
+    Option("log_sys_usage", "debugging", False, boolean(), "CPU and memory of the node in results (needs psutil)."),
+    Option("logger_config", "debugging", None, anything(), "Settings of a logger.", built=False),
+    Option("logger_creator", "debugging", None, function(), "Makes a logger.", built=False),
+    # --- callbacks
+    Option("callbacks", "callbacks", None, anything(), "A callbacks class.", ("callbacks_class",), built=False),
+    # --- resources
+    Option("num_gpus", "resources", 0, number(0), "GPUs of the local worker.", built=False),
+    Option(
+        "num_gpus_per_worker",
+        "resources",
+        0,
+        number(0),
+        "GPUs of a worker.",
+        aliases=("num_gpus_per_env_runner",),
+        built=False,
+    ),
+    Option(
+        "num_cpus_per_worker",
+        "resources",
+        1,
+        number(0),
+        "CPUs that Ray reserves per worker.",
+        aliases=("num_cpus_per_env_runner",),
+    ),
+    Option(
+        "num_cpus_for_local_worker",
+        "resources",
+        1,
+        number(0),
+        "CPUs that Tune reserves for the trial's own process.",
+        aliases=("num_cpus_for_driver", "num_cpus_for_main_process"),
+    ),
+    Option(
+        "custom_resources_per_worker",
+        "resources",
+        {},
+        mapping(),
+        "Custom Ray resources per worker.",
+        aliases=("custom_resources_per_env_runner",),
+    ),
+    Option(
+        "placement_strategy",
+        "resources",
+        "PACK",
+        choice("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"),
+        "How Ray spreads a trial's workers over nodes.",
+    ),
+    Option("placement_timeout_s", "resources", 60.0, number(0), "Wait for cluster resources this long, s."),
+    # --- experimental
+    Option("_disable_preprocessor_api", "experimental", False, boolean(), "Raw observations.", built=False),
+    Option("_disable_action_flattening", "experimental", False, boolean(), "Nested actions.", built=False),
+)
+
+# Pairs of keys that exclude each other when both are truthy, and why.
+CONFLICTS = (
+    (
+        "ignore_worker_failures",
+        "recreate_failed_workers",
+        "a lost worker is either ignored or replaced: set only one of them",
+    ),
+)

@@ -1,0 +1,171 @@
+"""PPO's objective: the clipped surrogate of arXiv:1707.06347 with an adaptive KL penalty, written once over `ops`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from polylib.evaluation.postprocessing import postprocess_fragment
+from polylib.models.networks import NetworkSpec, actor_critic
+from polylib.policy.fragment import Fragment
+from polylib.policy.objective import Objective, PolicySpec
+from polylib.policy.ops import Array
+from polylib.policy.sample_batch import SampleBatch
+from polylib.schedules import ConstantSchedule, Schedule, make_schedule
+
+
+def ppo_loss(
+    ops: Any,
+    logp: Array,
+    kl: Array,
+    entropy: Array,
+    values: Array,
+    batch: Mapping[str, Array],
+    c: Mapping[str, Array],
+) -> tuple[Array, dict[str, Array]]:
+    """The loss of PPO over a minibatch; every array is `[B]`.
+
+    Args:
+        ops: the backend's `Ops`.
+        logp: log-probability of the actions under the current policy.
+        kl: KL(old policy || current policy) per row.
+        entropy: of the current policy per row.
+        values: predicted by the current value function.
+        batch: `action_logp` (old policy), `advantages`, `value_targets`.
+        c: `clip_param`, `vf_clip_param`, `vf_loss_coeff`, `kl_coeff`, `entropy_coeff`.
+
+    Returns:
+        The loss, and stats `policy_loss`, `vf_loss`, `kl`, `entropy`, `vf_explained_var`.
+
+    Source: arXiv:1707.06347, L^CLIP of eq. 7, KL penalty of eq. 8, combined as in eq. 9; the bound on a row's squared
+    value error is RLlib's `vf_clip_param`.
+    """
+    # r_t(theta), the probability ratio of eq. 6
+    ratio = ops.exp(logp - batch["action_logp"])
+    clipped = ops.clip(ratio, 1.0 - c["clip_param"], 1.0 + c["clip_param"])
+    surrogate = ops.minimum(batch["advantages"] * ratio, batch["advantages"] * clipped)
+    value_error = ops.minimum(ops.square(values - batch["value_targets"]), c["vf_clip_param"])
+    loss = ops.mean(
+        -surrogate + c["vf_loss_coeff"] * value_error + c["kl_coeff"] * kl - c["entropy_coeff"] * entropy
+    )
+    residual = batch["value_targets"] - values
+    unexplained = ops.mean(ops.square(residual - ops.mean(residual)))
+    variance = ops.mean(ops.square(batch["value_targets"] - ops.mean(batch["value_targets"])))
+    return loss, {
+        "policy_loss": -ops.mean(surrogate),
+        "vf_loss": ops.mean(value_error),
+        "kl": ops.mean(kl),
+        "entropy": ops.mean(entropy),
+        # A constant target has nothing to explain: the floor keeps the ratio finite, and -1 bounds it as in RLlib.
+        "vf_explained_var": ops.maximum(1.0 - unexplained / ops.maximum(variance, 1e-8), -1.0),
+    }
+
+
+class PPOObjective(Objective):
+    """PPO for Discrete, MultiDiscrete and Box actions, with a value function as baseline."""
+
+    columns = ("obs", "actions", "action_logp", "action_dist_inputs", "advantages", "value_targets")
+    optional_columns = ("action_mask", "action_raw")
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec)
+        config = self.config
+        self._schedules: dict[str, Schedule] = {}
+        for key in ("lr", "entropy_coeff"):
+            # RLlib 2.6 has a key of its own for the schedule, newer versions put it into the value's place.
+            points = config.get(f"{key}_schedule") or config[key]
+            self._schedules[key] = make_schedule(points, key) or ConstantSchedule(0.0)
+
+    def networks(self) -> dict[str, NetworkSpec]:
+        """One network, `policy`: `logits` and `value`, with or without shared layers."""
+        space = self.spec.observation_space
+        return {"policy": actor_critic("policy", space, self.dist.inputs_size, self.config["model"])}
+
+    def coefficients(self) -> dict[str, float]:
+        """Everything that changes or can be changed while training."""
+        config = self.config
+        return {
+            "lr": self._schedules["lr"](0),
+            "grad_clip": math.inf if config["grad_clip"] is None else config["grad_clip"],
+            "clip_param": config["clip_param"],
+            "vf_clip_param": config["vf_clip_param"],
+            "vf_loss_coeff": config["vf_loss_coeff"] if config["use_critic"] else 0.0,
+            "kl_coeff": config["kl_coeff"] if config["use_kl_loss"] else 0.0,
+            "entropy_coeff": self._schedules["entropy_coeff"](0),
+        }
+
+    def scheduled(self, timestep: int) -> dict[str, float]:
+        """`lr` and `entropy_coeff` at `timestep`."""
+        return {key: schedule(timestep) for key, schedule in self._schedules.items()}
+
+    def adapted(self, coefficients: Mapping[str, float], stats: Mapping[str, float]) -> dict[str, float]:
+        """The KL weight rises by half when KL overshoots twice its target and halves when it stays under half of it.
+
+        Source: arXiv:1707.06347, section 4, with RLlib's factors (the paper: 2 and 1.5 the other way round).
+        """
+        if not self.config["use_kl_loss"]:
+            return {}
+        kl, target, weight = stats["kl"], self.config["kl_target"], coefficients["kl_coeff"]
+        if kl > 2.0 * target:
+            return {"kl_coeff": weight * 1.5}
+        return {"kl_coeff": weight * 0.5} if kl < 0.5 * target else {}
+
+    def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
+        """The masked logits."""
+        return self.dist.mask(ops, nets["policy"](inputs, ("logits",))["logits"], inputs.get("action_mask"))
+
+    def act(
+        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Samples from the policy's distribution; values wait for the whole fragment."""
+        dist_inputs = self.dist_inputs(ops, nets, inputs)
+        actions, raw = self.dist.sample(ops, dist_inputs, noise)
+        out = {
+            "actions": actions,
+            "action_logp": self.dist.logp(ops, dist_inputs, actions, raw),
+            "action_dist_inputs": dist_inputs,
+        }
+        return out if raw is None else dict(out, action_raw=raw)
+
+    def values(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
+        """The value branch."""
+        return nets["policy"](inputs, ("value",))["value"][:, 0]
+
+    def losses(
+        self,
+        ops: Any,
+        nets: Mapping[str, Any],
+        batch: Mapping[str, Array],
+        noise: Mapping[str, Array],
+        c: Mapping[str, Array],
+        training: bool,
+    ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+        """`ppo_loss` over the network's outputs."""
+        out = nets["policy"](batch, training=training)
+        dist_inputs = self.dist.mask(ops, out["logits"], batch.get("action_mask"))
+        loss, stats = ppo_loss(
+            ops,
+            self.dist.logp(ops, dist_inputs, batch["actions"], batch.get("action_raw")),
+            self.dist.kl(ops, batch["action_dist_inputs"], dist_inputs),
+            self.dist.entropy(ops, dist_inputs),
+            out["value"][:, 0],
+            batch,
+            c,
+        )
+        return {"default": loss}, dict(stats, cur_kl_coeff=c["kl_coeff"], entropy_coeff=c["entropy_coeff"]), {}
+
+    def postprocess(self, fragment: Fragment) -> SampleBatch:
+        """Adds `advantages` and `value_targets`."""
+        config = self.config
+        return postprocess_fragment(
+            fragment, config["gamma"], config["lambda"], use_gae=config["use_gae"], use_critic=config["use_critic"]
+        )
+
+
+def standardized(advantages: np.ndarray) -> np.ndarray:
+    """Advantages `[B]` with mean 0 and standard deviation 1 over the training batch."""
+    x = advantages.astype(np.float64)
+    return ((x - x.mean()) / max(1e-4, float(x.std()))).astype(np.float32)

@@ -1,0 +1,70 @@
+"""Algorithms by name. Looking one up imports its config; only its class imports Ray, nothing here a framework."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from polylib.errors import ConfigTypeError, UnknownKeyError, did_you_mean
+
+if TYPE_CHECKING:
+    from polylib.algorithms.algorithm import Algorithm
+    from polylib.algorithms.algorithm_config import AlgorithmConfig
+
+# name -> (config "module:Class", algorithm "module:Class")
+_BUILT_IN = {"PPO": ("polylib.algorithms.ppo.config:PPOConfig", "polylib.algorithms.ppo.ppo:PPO")}
+_registered: dict[str, tuple[Any, Any]] = {}
+
+
+def algorithm_names() -> list[str]:
+    """Names that `--algo` and Tune accept."""
+    return sorted({*_BUILT_IN, *_registered})
+
+
+def register_algorithm(name: str, config_class: type[AlgorithmConfig], algorithm_class: type[Algorithm] | str) -> None:
+    """Makes a user's algorithm known as `name` to the command line and, once Tune is used, to Tune.
+
+    Args:
+        name: the algorithm's name; its config's `algo_name` must be the same.
+        config_class: its config.
+        algorithm_class: its class, or `"module:Class"` imported when it is first built.
+    """
+    if config_class.algo_name != name:
+        raise ConfigTypeError(f"register_algorithm({name!r}): {config_class.__name__}.algo_name is {config_class.algo_name!r}")
+    _registered[name] = (config_class, algorithm_class)
+
+
+def get_config_class(name: str) -> type[AlgorithmConfig]:
+    """The config class of algorithm `name`.
+
+    Raises:
+        UnknownKeyError: offering the nearest name.
+    """
+    return _load(_find(name)[0])
+
+
+def get_algorithm_class(name: str) -> type[Algorithm]:
+    """The class of algorithm `name` (imports Ray Tune).
+
+    Raises:
+        UnknownKeyError: offering the nearest name.
+    """
+    return _load(_find(name)[1])
+
+
+def _find(name: str) -> tuple[Any, Any]:
+    if name in _registered:
+        return _registered[name]
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    known = algorithm_names()
+    # case is what people get wrong most
+    hint = next((f" Did you mean {k!r}?" for k in known if k.lower() == str(name).lower()), did_you_mean(name, known))
+    raise UnknownKeyError(f"unknown algorithm {name!r}.{hint} Known: {', '.join(known)}")
+
+
+def _load(target: Any) -> Any:
+    if isinstance(target, str):
+        module, _, attribute = target.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    return target

@@ -1,0 +1,1 @@
+"""The command line: `polylib train ...` and what it is made of."""

@@ -1,0 +1,189 @@
+"""What is to be run: file and flags brought together, checked as far as that goes without a framework and Ray."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from polylib.algorithms.algorithm_config import AlgorithmConfig
+from polylib.algorithms.options import is_search_space
+from polylib.algorithms.registry import algorithm_names, get_config_class
+from polylib.cli.files import Draft, read_drafts
+from polylib.cli.flags import CommandLine, UsageError
+from polylib.cli.modes import apply_framework_flags, choices, settle_frameworks
+from polylib.cli.values import read_mapping, stop_criteria
+from polylib.errors import PolylibError
+from polylib.registry import env_creator, env_name
+
+
+@dataclass
+class Experiment:
+    """One run of Tune (or of `--local-mode`).
+
+    Attributes:
+        config: the settings; values may be search spaces.
+        stop: result key -> value at which to stop.
+        name: the folder of the results.
+        local_dir: the folder in which that lies, absolute, or a storage URL.
+        num_samples: repetitions.
+        mode: the framework in words.
+        module: the Python file that it came from, if any.
+        notices: lines to show before the run.
+    """
+
+    config: AlgorithmConfig
+    stop: dict[str, float]
+    name: str
+    local_dir: str
+    num_samples: int
+    mode: str
+    module: ModuleType | None = None
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def folder(self) -> str:
+        """Where the results lie."""
+        return f"{self.local_dir.rstrip('/')}/{self.name}"
+
+    def headline(self) -> str:
+        """What runs, in one line."""
+        return f"{describe(self.config, self.mode)}; results in {short_path(self.folder)}" + (
+            "" if self.stop else "; no --stop: runs until Ctrl-C"
+        )
+
+
+def experiments_of(line: CommandLine) -> list[Experiment]:
+    """The experiments that a command line asks for: one, or those of a file.
+
+    Raises:
+        PolylibError: for whatever is wrong with them.
+    """
+    drafts = [Draft()]
+    if line.words:
+        if line.words[0] != "file":
+            raise UsageError(
+                f"unexpected word {line.words[0]!r}; flags start with --, and a file is run by: train file FILE"
+            )
+        if len(line.words) != 2:
+            raise UsageError("usage: polylib train file EXPERIMENT.py (or .yaml)")
+        drafts = read_drafts(line.words[1])
+    return [_experiment(draft, line, len(drafts) > 1) for draft in drafts]
+
+
+def describe(config: AlgorithmConfig, mode: str) -> str:
+    """`PPO on CartPole-v1, framework tf2 (traced), 0 workers`."""
+    envs = " or ".join(env_name(env) for env in choices(config["env"]) if env is not None) or "no environment"
+    workers = " or ".join(str(number) for number in choices(config["num_workers"]))
+    return f"{config.algo_name} on {envs}, framework {mode}, {workers} worker{'' if workers == '1' else 's'}"
+
+
+def short_path(path: str) -> str:
+    """A path with `~` for the home folder."""
+    home = str(Path.home())
+    return "~" + path[len(home) :] if path.startswith(home + os.sep) else path
+
+
+def variants(config: AlgorithmConfig) -> Iterator[AlgorithmConfig]:
+    """The settings of each trial of a grid (of the first thousand); other search spaces stay in.
+
+    Args:
+        config: settings; `grid_search` may stand in any key, not in those of `model`.
+    """
+    values = config.to_dict()
+    grids = {key: choices(value) for key, value in values.items() if isinstance(value, dict) and is_search_space(value)}
+    for combination in itertools.islice(itertools.product(*grids.values()), 1000):
+        yield config.copy().update_from_dict(dict(zip(grids, combination, strict=True))) if grids else config.copy()
+
+
+def _experiment(draft: Draft, line: CommandLine, several: bool) -> Experiment:
+    notices: list[str] = []
+    config = _config(draft, line, notices)
+    apply_framework_flags(config, line)
+    if line.verbosity:
+        level = "DEBUG" if line.verbosity > 1 else "INFO"
+        config.update_from_dict({"log_level": level}, source="-" + "v" * line.verbosity)
+    try:
+        mode = settle_frameworks(config)
+        _check(config, env_needed=not line["print-config"])
+    except PolylibError as error:
+        raise UsageError(str(error)) from error
+    stop = draft.stop or {}
+    if line["stop"] is not None:
+        stop = stop_criteria(read_mapping(line["stop"], "--stop"), "--stop")
+    local_dir = line["local-dir"]
+    if "://" not in local_dir:
+        local_dir = os.path.abspath(os.path.expanduser(local_dir))
+    if line["experiment-name"] and several:
+        raise UsageError("--experiment-name: the file holds several experiments, and each needs a folder of its own")
+    samples = line["num-samples"] if line.given("num-samples") else draft.num_samples or 1
+    name = line["experiment-name"] or _free_name(draft.name or _default_name(config), local_dir)
+    if Path(name).name != name or name in (".", ".."):
+        raise UsageError(f"--experiment-name: got {name!r}, expected a folder's name without slashes")
+    return Experiment(config, stop, name, local_dir, samples, mode, draft.module, notices)
+
+
+def _config(draft: Draft, line: CommandLine, notices: list[str]) -> AlgorithmConfig:
+    algo = line["algo"] or draft.algo
+    if not algo:
+        flag = f"{draft.origin} doesn't say: " if draft.origin else ""
+        raise UsageError(f"which algorithm? {flag}use --algo NAME with one of: {', '.join(algorithm_names())}")
+    if line["algo"] and isinstance(draft.config, AlgorithmConfig) and line["algo"] != draft.algo:
+        raise UsageError(f"--algo {line['algo']}: {draft.origin} has a config of {draft.algo}")
+    try:
+        config_class = get_config_class(algo)
+    except PolylibError as error:
+        raise UsageError(f"{'--algo' if line['algo'] else draft.origin}: {error}") from error
+    if isinstance(draft.config, AlgorithmConfig):
+        config = draft.config.copy()
+        config.sources.update({key: draft.origin for key, source in config.sources.items() if source == "code"})
+    else:
+        config = config_class()
+        _update(config, dict(draft.config), draft.origin)
+    if line["config"] is not None:
+        _update(config, read_mapping(line["config"], "--config"), "--config")
+    if line["env"] is not None:
+        if config["env"] is not None and config["env"] != line["env"]:
+            said = config["env"] if is_search_space(config["env"]) else env_name(config["env"])
+            notices.append(f"--env {line['env']} replaces {said!r}, the env of {config.sources['env']}")
+        config.update_from_dict({"env": line["env"]}, source="--env")
+    return config
+
+
+def _update(config: AlgorithmConfig, values: dict[str, Any], source: str) -> None:
+    try:
+        config.update_from_dict(values, source=source)
+    except PolylibError as error:
+        raise UsageError(f"{source}: {error}") from error
+
+
+def _check(config: AlgorithmConfig, env_needed: bool) -> None:
+    """Raises a PolylibError if the run would fail for what can be seen without starting it."""
+    if config["env"] is None and env_needed:
+        raise UsageError('which environment? use --env NAME, or "env" in --config')
+    for env in choices(config["env"]):
+        if env is not None and not is_search_space(env):
+            env_creator(env)
+    for variant in variants(config):
+        if not any(is_search_space(v) for v in [*variant.to_dict().values(), *variant["model"].values()]):
+            variant.validate()
+
+
+def _default_name(config: AlgorithmConfig) -> str:
+    envs = choices(config["env"])
+    env = env_name(envs[0]) if len(envs) == 1 and envs[0] is not None else "grid"
+    safe = "".join(character if character.isalnum() or character in "-_." else "-" for character in env)
+    return f"{config.algo_name}_{safe}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+
+
+def _free_name(name: str, local_dir: str) -> str:
+    """`name`, or `name_2`, ...: a folder that doesn't exist yet."""
+    for candidate in itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2))):
+        if "://" in local_dir or not os.path.exists(os.path.join(local_dir, candidate)):
+            return candidate
+    return name

@@ -1,0 +1,73 @@
+"""The process that a run starts in: threads, logs and warnings, set before a framework or Ray is imported."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from polylib.threads import limit_threads
+
+_ENVIRONMENT = {
+    "KERAS_BACKEND": "tensorflow",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray hides the GPUs from actors that reserve none, and warns that it will stop doing so.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Paths in a config are relative to where the command was typed, not to a trial's folder.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    # Tune would take Ctrl-C for itself and wait for the iteration to end.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+}
+
+
+@contextmanager
+def prepared(verbosity: int) -> Iterator[None]:
+    """Makes this process, and those that it starts, single-threaded and quiet.
+
+    Args:
+        verbosity: 0: errors only; 1: polylib's INFO; 2: everything.
+    """
+    limit_threads(1)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbosity > 1 else "3")
+    os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] = "1" if verbosity > 1 else "0"
+    logger, ray_logger = logging.getLogger("polylib"), logging.getLogger("ray")
+    levels = logger.level, ray_logger.level
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    if verbosity:
+        logger.setLevel(logging.DEBUG if verbosity > 1 else logging.INFO)
+        logger.addHandler(handler)
+    ray_logger.setLevel(ray_log_level(verbosity))
+    try:
+        with warnings.catch_warnings():
+            if not verbosity:
+                warnings.simplefilter("ignore")
+                warnings.filterwarnings("default", module=r"polylib\b")
+            yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(levels[0])
+        ray_logger.setLevel(levels[1])
+
+
+def ray_log_level(verbosity: int) -> int:
+    """The least severe line that Ray and Tune may log: their tracebacks of failed trials are for `-vv`."""
+    return (logging.CRITICAL, logging.CRITICAL, logging.INFO)[verbosity]
+
+
+@contextmanager
+def importable(folders: list[str]) -> Iterator[None]:
+    """Python modules in `folders` can be imported for a while, as with `python -m`."""
+    added = [folder for folder in folders if folder not in sys.path]
+    sys.path[:0] = added
+    try:
+        yield
+    finally:
+        for folder in added:
+            if folder in sys.path:
+                sys.path.remove(folder)

@@ -1,0 +1,64 @@
+"""What a run shows while it works: a line per result, and one per trial at its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from polylib.cli.experiment import short_path
+
+_NAME_WIDTH = 34
+HEADER = f"{'trial':<{_NAME_WIDTH}} {'iter':>6} {'timesteps':>11} {'reward':>10} {'length':>8} {'time':>9}"
+
+
+def result_line(trial: str, result: Mapping[str, Any]) -> str:
+    """One result under `HEADER`; what a result doesn't have (yet) is `-`."""
+    return (
+        f"{trial:<{_NAME_WIDTH}} {_count(result.get('training_iteration')):>6} {_count(_timesteps(result)):>11} "
+        f"{_number(result.get('episode_reward_mean')):>10} {_number(result.get('episode_len_mean')):>8} "
+        f"{duration(result.get('time_total_s')):>9}"
+    )
+
+
+def summary_line(trial: str, status: str, result: Mapping[str, Any], folder: str) -> str:
+    """How a trial ended."""
+    return (
+        f"{trial}: {status} after {_count(result.get('training_iteration') or 0)} iterations, "
+        f"{_count(_timesteps(result) or 0)} timesteps, {duration(result.get('time_total_s') or 0)}; "
+        f"reward {_number(result.get('episode_reward_mean'))}; {short_path(folder)}"
+    )
+
+
+def duration(seconds: Any) -> str:
+    """`7.1 s`, `12 min 5 s`, `3 h 20 min`."""
+    if not _is_number(seconds):
+        return "-"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _timesteps(result: Mapping[str, Any]) -> Any:
+    steps = result.get("timesteps_total")
+    return result.get("num_env_steps_sampled") if steps is None else steps
+
+
+def _count(value: Any) -> str:
+    return f"{int(value)}" if _is_number(value) else "-"
+
+
+def _number(value: Any) -> str:
+    if not _is_number(value):
+        return "-"
+    return f"{value:.4g}" if abs(value) < 1e-2 and value else f"{value:.2f}"
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not math.isnan(value)
+    except TypeError:
+        return False

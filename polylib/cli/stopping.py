@@ -1,0 +1,69 @@
+"""When a run stops: as soon as one of the keys in `--stop` has reached its value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from polylib.errors import PolylibError, did_you_mean
+
+# Parts of a result that may be missing from the first ones.
+_LATE = ("evaluation", "custom_metrics", "sampler_results")
+
+
+class StopKeyError(PolylibError):
+    """A key of `--stop` isn't in the results, so that the run would never stop."""
+
+
+class StopCriteria:
+    """Stop criteria `{key: value}`; nested keys have slashes."""
+
+    def __init__(self, criteria: Mapping[str, float]) -> None:
+        self._criteria = dict(criteria)
+
+    def met(self, result: Mapping[str, Any]) -> bool:
+        """Whether a result has reached one of the values.
+
+        Args:
+            result: a result of `train()`, nested.
+
+        Raises:
+            StopKeyError: if a key isn't there; offers the nearest.
+        """
+        flat = flatten(result)
+        for key in self._criteria:
+            if key not in flat and key.partition("/")[0] not in _LATE:
+                names = [name for name in flat if not name.startswith(("config/", "hist_stats/"))]
+                raise StopKeyError(
+                    f"--stop: no key {key!r} in the results, so the run would never stop."
+                    f"{did_you_mean(key, names)} Keys: {_some(names)}"
+                )
+        if result.get("done"):
+            return True
+        return any(_reached(flat.get(key), value) for key, value in self._criteria.items())
+
+
+def flatten(result: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested result with keys such as `info/learner/default_policy/learner_stats/kl`."""
+    flat: dict[str, Any] = {}
+    for key, value in result.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}/"))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _reached(value: Any, bound: float) -> bool:
+    try:
+        return bool(value >= bound)
+    except (TypeError, ValueError):
+        return False
+
+
+def _some(names: list[str]) -> str:
+    """The keys that people stop at first, then a few others."""
+    usual = ("episode_reward_mean", "timesteps_total", "training_iteration", "time_total_s")
+    shown = [name for name in usual if name in names]
+    rest = [name for name in names if name not in shown and "/" not in name]
+    return ", ".join([*shown, *rest[:4]]) + ", ..."

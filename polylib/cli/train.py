@@ -1,0 +1,94 @@
+"""`polylib train`: from arguments to an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from polylib.cli.experiment import Experiment, experiments_of, short_path
+from polylib.cli.failures import report
+from polylib.cli.flags import CommandLine, UsageError, asks_for_help, parse
+from polylib.cli.print_config import config_table
+from polylib.cli.process import importable, prepared
+from polylib.cli.train_flags import TRAIN_FLAGS, help_text
+
+DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+
+
+def train(argv: Sequence[str]) -> int:
+    """Runs `polylib train`.
+
+    Args:
+        argv: the arguments after `train`.
+
+    Returns:
+        The exit status: 0 done, 1 the run failed, 2 the command line was wrong, 130 interrupted.
+    """
+    if asks_for_help(argv):
+        print(help_text(), end="")
+        return DONE
+    verbosity = 0
+    try:
+        line = parse(argv, TRAIN_FLAGS)
+        verbosity = line.verbosity
+        with importable(_python_path(line)):
+            return _train(line)
+    except KeyboardInterrupt:
+        print("polylib train: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except UsageError as error:
+        report("train", error, verbosity)
+        return WRONG
+    except BrokenPipeError:
+        # `polylib train --print-config | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _train(line: CommandLine) -> int:
+    experiments = experiments_of(line)
+    if line["print-config"]:
+        print("\n\n".join(config_table(experiment) for experiment in experiments), flush=True)
+        return DONE
+    status = DONE
+    with prepared(line.verbosity):
+        for experiment in experiments:
+            status = _run(experiment, line) or status
+    return status
+
+
+def _run(experiment: Experiment, line: CommandLine) -> int:
+    for notice in experiment.notices:
+        print(f"polylib train: note: {notice}", file=sys.stderr, flush=True)
+    try:
+        # Only now: these import Ray, and through it whatever it likes.
+        if line["local-mode"]:
+            from polylib.cli.local_run import check_local, run_locally
+
+            check_local(experiment)
+            print(experiment.headline(), flush=True)
+            return run_locally(experiment)
+        from polylib.cli.ray_cluster import RayOptions
+        from polylib.cli.tune_run import run_with_tune
+
+        options = RayOptions.of(line, _python_path(line))
+        print(experiment.headline(), flush=True)
+        return run_with_tune(experiment, options)
+    except KeyboardInterrupt:
+        print(f"polylib train: interrupted; results so far in {short_path(experiment.folder)}", file=sys.stderr)
+        return INTERRUPTED
+    except UsageError:
+        raise
+    except Exception as error:
+        report("train", error, line.verbosity)
+        return FAILED
+
+
+def _python_path(line: CommandLine) -> list[str]:
+    """The folders whose modules a run may name: the current one, and that of the experiment's file."""
+    folders = [os.getcwd()]
+    if len(line.words) == 2 and line.words[1].endswith(".py"):
+        folders.insert(0, str(Path(line.words[1]).expanduser().resolve().parent))
+    return list(dict.fromkeys(folders))

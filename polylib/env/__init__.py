@@ -1,0 +1,1 @@
+"""Environments: making them, stepping them together, checking what they return."""

@@ -1,0 +1,83 @@
+"""Vector environments: what a rollout worker steps. Anything that speaks `gymnasium.vector.VectorEnv` plugs in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from polylib.env.check import check_env
+from polylib.errors import EnvError
+from polylib.registry import env_creator, env_name
+
+
+class EnvContext(dict[str, Any]):
+    """The `env_config` that an environment's creator gets; knows where the environment will live.
+
+    Attributes:
+        worker_index: 0 for the local worker, from 1 for remote ones.
+        num_workers: remote workers of the algorithm.
+        vector_index: place among the worker's environments.
+    """
+
+    def __init__(self, env_config: dict[str, Any], worker_index: int = 0, num_workers: int = 0, vector_index: int = 0):
+        super().__init__(env_config)
+        self.worker_index, self.num_workers, self.vector_index = worker_index, num_workers, vector_index
+
+
+def make_vector_env(config: Any, worker_index: int = 0, seed: int | None = None) -> VectorEnv[Any, Any, Any]:
+    """Makes a worker's environments.
+
+    Args:
+        config: with keys env, env_config, num_envs_per_worker, num_workers, disable_env_checking.
+        worker_index: of the worker.
+        seed: of the check's reset.
+
+    Returns:
+        What the creator returns if it is a vector environment; else `num_envs_per_worker` environments that are stepped
+        one after another and never reset by themselves, so that no step is lost to a reset.
+
+    Raises:
+        EnvError: if there is no such environment, or it can't be made, or its first observation doesn't fit.
+    """
+    creator, name = env_creator(config["env"]), env_name(config["env"])
+
+    def make(index: int) -> Any:
+        context = EnvContext(config["env_config"], worker_index, config["num_workers"], index)
+        try:
+            made = creator(context)
+        except EnvError:
+            raise
+        except Exception as error:
+            raise EnvError(f"environment {name!r} can't be made: {type(error).__name__}: {_one_line(error)}") from error
+        if not isinstance(made, gym.Env | VectorEnv):
+            raise EnvError(
+                f"environment {name!r}: its creator returned {type(made).__name__}, expected a gymnasium.Env or a "
+                "gymnasium.vector.VectorEnv"
+            )
+        return made
+
+    first, count = make(0), config["num_envs_per_worker"]
+    if isinstance(first, VectorEnv):
+        if count not in (1, first.num_envs):
+            raise EnvError(
+                f"environment {name!r} is a vector of {first.num_envs} environments, but num_envs_per_worker is {count}: "
+                "leave it at 1"
+            )
+        return first
+    if not config["disable_env_checking"]:
+        check_env(first, name, seed)
+    # copy=False: the sampler copies observations into its columns anyway.
+    made = [first, *(make(i) for i in range(1, count))]
+    return SyncVectorEnv([lambda env=env: env for env in made], copy=False, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    """How `env` resets its sub-environments; Gymnasium's default where it doesn't say."""
+    mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,1 @@
+"""Collecting experience and what is computed from it."""

@@ -1,0 +1,165 @@
+"""RolloutWorker: environments and policies in one process. A plain class: Ray makes actors of it in `worker_set.py`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from polylib.env.vector_env import make_vector_env
+from polylib.errors import ConfigError, WorkerError
+from polylib.evaluation.metrics import EpisodeMetrics
+from polylib.evaluation.sampler import Sampler
+from polylib.policy.backends import make_policy
+from polylib.policy.objective import Objective, PolicySpec
+from polylib.policy.policy import Policy, Weights
+from polylib.policy.sample_batch import DEFAULT_POLICY_ID, SampleBatch
+from polylib.registry import env_name
+from polylib.threads import limit_threads
+
+
+def env_seed(seed: int | None, worker_index: int) -> int | None:
+    """The seed of a worker's first environment; the worker's others count up from it."""
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence(seed, spawn_key=(3, worker_index)).generate_state(1)[0] % (1 << 31))
+
+
+class RolloutWorker:
+    """Samples with its own copies of the policies; the local one also learns.
+
+    Args:
+        config: an algorithm's config.
+        objective_class: of the algorithm.
+        framework: `(framework, traced)` as the driver resolved it.
+        worker_index: 0 for the local worker.
+        make_env: whether this worker samples.
+        spaces: `(observation_space, action_space)`; None: those of the environment.
+
+    Attributes:
+        policy_map: policies by id.
+        env: the vector environment, or None.
+        weights_version: the newest weights received.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        objective_class: type[Objective],
+        framework: tuple[str, bool],
+        worker_index: int = 0,
+        make_env: bool = True,
+        spaces: tuple[gym.Space[Any], gym.Space[Any]] | None = None,
+    ) -> None:
+        if worker_index > 0:
+            limit_threads(1)
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        self.config, self.worker_index, self.weights_version = config, worker_index, 0
+        seed = env_seed(config["seed"], worker_index)
+        self.env = make_vector_env(config, worker_index, seed) if make_env else None
+        if spaces is None:
+            if self.env is None:
+                raise ConfigError("a worker without an environment needs spaces")
+            spaces = (self.env.single_observation_space, self.env.single_action_space)
+        spec = PolicySpec(*spaces, objective_class, config.to_dict(), config["seed"], worker_index)
+        self.policy_map: dict[str, Policy] = {DEFAULT_POLICY_ID: make_policy(spec, *framework)}
+        self.policy_mapping_fn: Callable[..., str] = lambda agent_id, *args, **kwargs: DEFAULT_POLICY_ID
+        self._sampler: Sampler | None = None
+        if self.env is not None:
+            self._sampler = Sampler(
+                self.env,
+                self.policy_map[DEFAULT_POLICY_ID],
+                fragment_length=config.get_rollout_fragment_length(),
+                complete_episodes=config["batch_mode"] == "complete_episodes",
+                explore=config["explore"],
+                worker_index=worker_index,
+                env_name=env_name(config["env"]),
+                seed=seed,
+            )
+
+    def sample(self) -> SampleBatch:
+        """A fragment from every environment, postprocessed: `[rows, ...]`.
+
+        Raises:
+            EnvError: if an environment raises or returns NaN.
+            WorkerError: if this worker has no environment.
+        """
+        if self._sampler is None:
+            raise WorkerError(
+                "this worker has no environment: with num_workers > 0 the local worker only learns; "
+                "set create_env_on_local_worker=True to sample on it"
+            )
+        fragment = self._sampler.sample()
+        policy = self.policy_map[DEFAULT_POLICY_ID]
+        # One batched pass over the fragment instead of a value per step; acting doesn't need them.
+        observations = np.concatenate([fragment.batch["obs"], fragment.last_obs])
+        values = policy.compute_values(observations)
+        rows = fragment.batch.count
+        fragment.batch["vf_preds"] = values[:rows]
+        fragment.bootstrap = np.where(fragment.terminated, np.float32(0), values[rows:])
+        return policy.objective.postprocess(fragment)
+
+    def sample_with_metrics(self) -> tuple[SampleBatch, list[EpisodeMetrics]]:
+        """`sample()` and `get_metrics()` in one call to an actor."""
+        return self.sample(), self.get_metrics()
+
+    def get_metrics(self) -> list[EpisodeMetrics]:
+        """The episodes finished since the last call."""
+        return self._sampler.pop_episodes() if self._sampler else []
+
+    def get_policy(self, policy_id: str = DEFAULT_POLICY_ID) -> Policy:
+        """A policy by id.
+
+        Raises:
+            ConfigError: naming the ids there are.
+        """
+        if policy_id not in self.policy_map:
+            raise ConfigError(f"there is no policy {policy_id!r}; there are {', '.join(map(repr, self.policy_map))}")
+        return self.policy_map[policy_id]
+
+    def get_weights(self, policies: Iterable[str] | None = None) -> dict[str, Weights]:
+        """Weights by policy id and key."""
+        return {name: self.get_policy(name).get_weights() for name in (policies or self.policy_map)}
+
+    def set_weights(self, weights: Mapping[str, Weights], version: int | None = None, timestep: int | None = None) -> None:
+        """Sets weights by policy id.
+
+        Args:
+            weights: as `get_weights` returns them.
+            version: a broadcast's number; one that this worker has already is ignored.
+            timestep: environment steps sampled by all workers, for schedules.
+        """
+        if version is not None and version <= self.weights_version:
+            return
+        for name, values in weights.items():
+            policy = self.get_policy(name)
+            policy.set_weights(values)
+            if timestep is not None:
+                policy.set_timestep(timestep)
+        self.weights_version = self.weights_version if version is None else version
+
+    def foreach_policy(self, function: Callable[[Policy, str], Any]) -> list[Any]:
+        """`function(policy, policy_id)` for every policy."""
+        return [function(policy, name) for name, policy in self.policy_map.items()]
+
+    def foreach_env(self, function: Callable[[Any], Any]) -> list[Any]:
+        """`function(env)` for every environment (for the vector environment itself where it has no parts)."""
+        return [] if self.env is None else [function(env) for env in getattr(self.env, "envs", [self.env])]
+
+    def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`function(worker, *args, **kwargs)`, where this worker lives."""
+        return function(self, *args, **kwargs)
+
+    def ping(self) -> int:
+        """This worker's index: it is alive."""
+        return self.worker_index
+
+    def stop(self) -> None:
+        """Closes environments and policies."""
+        if self.env is not None:
+            self.env.close()
+        for policy in self.policy_map.values():
+            policy.close()

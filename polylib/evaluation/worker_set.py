@@ -1,0 +1,219 @@
+"""WorkerSet: the local worker and its remote copies. The only place that makes Ray actors of rollout workers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from polylib.env.vector_env import make_vector_env
+from polylib.errors import PolylibError, WorkerError
+from polylib.evaluation.metrics import EpisodeMetrics
+from polylib.evaluation.rollout_worker import RolloutWorker, env_seed
+from polylib.policy.objective import Objective
+from polylib.policy.sample_batch import SampleBatch
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerSet:
+    """Rollout workers of an algorithm.
+
+    Without remote workers (`num_workers=0`) Ray is neither imported nor started, so that a debugger works.
+
+    Args:
+        config: an algorithm's config.
+        objective_class: of the algorithm.
+    """
+
+    def __init__(self, config: Any, objective_class: type[Objective]) -> None:
+        self.config = config
+        framework = config.resolve_framework()
+        remote = config["num_workers"]
+        local_env = remote == 0 or config["create_env_on_local_worker"]
+        spaces = None
+        if not local_env:
+            probe = make_vector_env(config, 0, env_seed(config["seed"], 0))
+            spaces = (probe.single_observation_space, probe.single_action_space)
+            probe.close()
+        self._remote: list[Any] = []
+        # Remote workers start while the local policy is built: both import the framework.
+        if remote:
+            self._remote = self._start_remote(objective_class, framework, remote)
+        self._local = RolloutWorker(config, objective_class, framework, 0, local_env, spaces)
+        self._version = 0
+        if remote:
+            self._await_placement()
+            self.sync_weights()
+
+    # --- remote workers
+
+    def _start_remote(self, objective_class: type[Objective], framework: tuple[str, bool], count: int) -> list[Any]:
+        import ray
+
+        config = self.config
+        if not ray.is_initialized():
+            start_ray(count * config["num_cpus_per_worker"])
+        actor = ray.remote(RolloutWorker).options(
+            num_cpus=config["num_cpus_per_worker"], resources=config["custom_resources_per_worker"] or None
+        )
+        return [actor.remote(config, objective_class, framework, i + 1) for i in range(count)]
+
+    def _await_placement(self) -> None:
+        """Waits until every worker answers.
+
+        Raises:
+            WorkerError: if the cluster lacks resources for them after `placement_timeout_s`, naming what is missing.
+        """
+        import ray
+
+        waiting = [worker.ping.remote() for worker in self._remote]
+        deadline = time.monotonic() + self.config["placement_timeout_s"]
+        while waiting:
+            ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=1.0)
+            self._get(ready)
+            if waiting and time.monotonic() > deadline:
+                each = {"CPU": self.config["num_cpus_per_worker"], **self.config["custom_resources_per_worker"]}
+                free = ray.available_resources()
+                short = [f"{free.get(k, 0):g} {k} free, {v:g} needed" for k, v in each.items() if free.get(k, 0) < v]
+                if short:
+                    self.stop()
+                    raise WorkerError(
+                        f"{len(waiting)} of {len(self._remote)} workers found no place on the cluster within "
+                        f"placement_timeout_s={self.config['placement_timeout_s']:g}: {'; '.join(short)} for the next one. "
+                        "Lower num_workers or num_cpus_per_worker, or add nodes"
+                    )
+
+    def _get(self, refs: Any) -> Any:
+        """`ray.get`, with the error that happened on the worker instead of Ray's wrapping of it."""
+        import ray
+
+        try:
+            return ray.get(refs)
+        except ray.exceptions.RayTaskError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, PolylibError):
+                raise cause from None
+            raise
+        except ray.exceptions.RayActorError as error:
+            origin = getattr(error, "cause", None) or error
+            text = next((line for line in reversed(str(origin).splitlines()) if line.strip()), str(origin)).strip()
+            inner = _polylib_error_in(str(error))
+            if inner:
+                raise inner from None
+            raise WorkerError(f"a rollout worker died: {text}") from error
+
+    # --- access
+
+    def local_worker(self) -> RolloutWorker:
+        """The worker in this process, whose policies learn."""
+        return self._local
+
+    def remote_workers(self) -> list[Any]:
+        """The Ray actors."""
+        return list(self._remote)
+
+    def num_remote_workers(self) -> int:
+        """How many Ray actors there are."""
+        return len(self._remote)
+
+    def foreach_worker(self, function: Callable[[Any], Any], local_worker: bool = True) -> list[Any]:
+        """`function(worker)` on every worker, where it lives; the local one first.
+
+        Args:
+            function: must be picklable for remote workers.
+            local_worker: whether to call it on the local worker too.
+        """
+        return self.foreach_worker_with_index(lambda worker, _: function(worker), local_worker)
+
+    def foreach_worker_with_index(self, function: Callable[[Any, int], Any], local_worker: bool = True) -> list[Any]:
+        """`function(worker, worker_index)` on every worker; the local one, with index 0, first."""
+        refs = [worker.apply.remote(function, i + 1) for i, worker in enumerate(self._remote)]
+        local = [function(self._local, 0)] if local_worker else []
+        return local + (self._get(refs) if refs else [])
+
+    def foreach_policy(self, function: Callable[[Any, str], Any]) -> list[Any]:
+        """`function(policy, policy_id)` for every policy of every worker, as one list."""
+        return [x for results in self.foreach_worker(lambda w: w.foreach_policy(function)) for x in results]
+
+    def foreach_env(self, function: Callable[[Any], Any]) -> list[list[Any]]:
+        """`function(env)` for every environment, a list per worker."""
+        return self.foreach_worker(lambda w: w.foreach_env(function))
+
+    # --- sampling and weights
+
+    def sample(self) -> tuple[list[SampleBatch], list[EpisodeMetrics]]:
+        """A fragment from every sampling worker, in the workers' order, and the episodes they finished.
+
+        Raises:
+            EnvError: what an environment did wrong, wherever it lives.
+        """
+        if not self._remote:
+            batch, episodes = self._local.sample_with_metrics()
+            return [batch], episodes
+        results = self._get([worker.sample_with_metrics.remote() for worker in self._remote])
+        return [batch for batch, _ in results], [e for _, episodes in results for e in episodes]
+
+    def sync_weights(self, timestep: int | None = None) -> None:
+        """Broadcasts the local worker's weights once, under a new version.
+
+        Args:
+            timestep: environment steps sampled by all workers, for schedules.
+        """
+        self._version += 1
+        if self._remote:
+            import ray
+
+            ref = ray.put(self._local.get_weights())
+            self._get([worker.set_weights.remote(ref, self._version, timestep) for worker in self._remote])
+
+    def stop(self) -> None:
+        """Ends remote workers and closes the local one."""
+        if self._remote:
+            import ray
+
+            if ray.is_initialized():
+                for worker in self._remote:
+                    ray.kill(worker)
+            self._remote = []
+        local = getattr(self, "_local", None)
+        if local is not None:
+            local.stop()
+
+
+def start_ray(num_cpus_needed: float, **options: Any) -> None:
+    """Starts a Ray on this machine that has room for a run, whatever the number of cores.
+
+    Args:
+        num_cpus_needed: CPUs that the run reserves.
+        **options: passed to `ray.init`.
+    """
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    cores = os.cpu_count() or 1
+    if num_cpus_needed > cores:
+        logger.warning(
+            "this run reserves %g CPUs and the machine has %d: they will share them", num_cpus_needed, cores
+        )
+    settings: dict[str, Any] = {"include_dashboard": False, "logging_level": logging.ERROR}
+    ray.init(num_cpus=max(cores, -(-num_cpus_needed // 1)), **{**settings, **options})
+
+
+def _polylib_error_in(text: str) -> PolylibError | None:
+    """The polylib error that ended an actor's constructor: Ray hands it over as text only."""
+    import polylib.errors as errors
+
+    for line in text.splitlines():
+        kind, separator, message = line.strip().partition(": ")
+        found = getattr(errors, kind.removeprefix("polylib.errors."), None)
+        if separator and kind.startswith("polylib.errors.") and isinstance(found, type):
+            return found(message)
+    return None
+
+
+def total_rows(batches: Sequence[SampleBatch]) -> int:
+    """Rows of several batches together."""
+    return sum(batch.count for batch in batches)

@@ -1,0 +1,1 @@
+"""Framework-neutral descriptions: networks, action distributions."""

@@ -1,0 +1,1 @@
+"""Policies: one contract, an objective per algorithm, and a backend per framework."""

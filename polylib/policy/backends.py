@@ -1,0 +1,60 @@
+"""Frameworks by name. A backend is imported when a policy of its framework is first built, never before."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from polylib.errors import FrameworkError, did_you_mean
+
+if TYPE_CHECKING:
+    from polylib.policy.objective import PolicySpec
+    from polylib.policy.policy import Policy
+
+# (framework, traced) -> "module:Class"
+_BACKENDS = {
+    ("tf", False): "polylib.policy.tf.graph_policy:GraphPolicy",
+    ("tf2", False): "polylib.policy.tf.eager_policy:EagerPolicy",
+    ("tf2", True): "polylib.policy.tf.eager_policy:TracedPolicy",
+    ("torch", False): "polylib.policy.torch.policy:TorchPolicy",
+}
+
+
+def policy_class(framework: str, traced: bool = False) -> type[Policy]:
+    """The policy class of a framework; imports the framework.
+
+    Args:
+        framework: "tf", "tf2" or "torch".
+        traced: tf2 compiled with tf.function.
+
+    Raises:
+        FrameworkError: if there is no such framework or it isn't installed.
+    """
+    target = _BACKENDS.get((framework, traced and framework == "tf2"))
+    if target is None:
+        known = sorted({name for name, _ in _BACKENDS})
+        raise FrameworkError(f"unknown framework {framework!r}.{did_you_mean(framework, known)} Known: {', '.join(known)}")
+    module, _, name = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] == "polylib":
+            raise
+        extra = "torch" if framework == "torch" else "tf"
+        raise FrameworkError(
+            f"framework {framework!r} needs {error.name}, not installed here: pip install 'polylib[{extra}]'"
+        ) from None
+
+
+def make_policy(spec: PolicySpec, framework: str, traced: bool = False) -> Policy:
+    """Builds a policy.
+
+    Args:
+        spec: what to build.
+        framework: "tf", "tf2" or "torch".
+        traced: tf2 compiled with tf.function.
+
+    Raises:
+        FrameworkError: if there is no such framework or it isn't installed.
+    """
+    return policy_class(framework, traced)(spec)

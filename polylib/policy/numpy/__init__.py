@@ -1,0 +1,1 @@
+"""Networks on plain NumPy: the oracle's forward pass, in float32 or float64."""

@@ -1,0 +1,84 @@
+"""`Ops` on NumPy: the reference that every other backend is compared with. It keeps float64 where it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+abs, exp, log, sqrt, square, tanh = np.abs, np.exp, np.log, np.sqrt, np.square, np.tanh  # noqa: A001
+minimum, maximum, clip, where, zeros_like = np.minimum, np.maximum, np.clip, np.where, np.zeros_like
+constant = np.asarray
+
+
+def softplus(x: Any) -> Any:  # noqa: D103
+    return np.logaddexp(np.zeros((), x.dtype), x)
+
+
+def sum(x: Any, axis: int | None = None) -> Any:  # noqa: A001, D103
+    return np.sum(x, axis=axis)
+
+
+def mean(x: Any, axis: int | None = None) -> Any:  # noqa: D103
+    return np.mean(x, axis=axis)
+
+
+def max(x: Any, axis: int | None = None) -> Any:  # noqa: A001, D103
+    return np.max(x, axis=axis)
+
+
+def argmax(x: Any) -> Any:  # noqa: D103
+    return np.argmax(x, axis=-1)
+
+
+def logsumexp(x: Any, axis: int = -1) -> Any:  # noqa: D103
+    top = np.max(x, axis=axis, keepdims=True)
+    return np.squeeze(top, axis) + np.log(np.sum(np.exp(x - top), axis=axis))
+
+
+def log_softmax(x: Any) -> Any:  # noqa: D103
+    shifted = x - np.max(x, axis=-1, keepdims=True)
+    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+
+
+def one_hot(index: Any, size: int) -> Any:  # noqa: D103
+    index = np.asarray(index)
+    return (index[..., None] == np.arange(size)).astype(np.float32)
+
+
+def pick(x: Any, index: Any) -> Any:  # noqa: D103
+    return np.take_along_axis(x, index[..., None], axis=-1)[..., 0]
+
+
+def to_float(x: Any) -> Any:  # noqa: D103
+    x = np.asarray(x)
+    return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
+
+
+def to_int(x: Any) -> Any:  # noqa: D103
+    return np.asarray(x).astype(np.int64, copy=False)
+
+
+def reshape(x: Any, shape: tuple[int, ...]) -> Any:  # noqa: D103
+    return np.reshape(x, shape)
+
+
+def stack(xs: Sequence[Any], axis: int = 0) -> Any:  # noqa: D103
+    return np.stack(xs, axis)
+
+
+def concat(xs: Sequence[Any], axis: int = 0) -> Any:  # noqa: D103
+    return np.concatenate(xs, axis)
+
+
+def stop_gradient(x: Any) -> Any:  # noqa: D103
+    return x
+
+
+def reverse_scan(step: Callable[..., Any], init: Any, xs: Sequence[Any]) -> Any:  # noqa: D103
+    acc, out = init, []
+    for t in range(len(xs[0]) - 1, -1, -1):
+        acc = step(acc, *[x[t] for x in xs])
+        out.append(acc)
+    return np.stack(out[::-1])

@@ -1,0 +1,151 @@
+"""Objective: what an algorithm hands to a backend. It never imports a framework; a backend never imports it by name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from polylib.models.distributions import Distribution, make_distribution
+from polylib.models.networks import NetworkSpec
+from polylib.policy.fragment import Fragment
+from polylib.policy.ops import Array
+from polylib.policy.sample_batch import SampleBatch
+
+
+@dataclass(frozen=True)
+class Group:
+    """Variables with an optimizer of their own.
+
+    Attributes:
+        networks: names of the networks whose variables it moves.
+        lr: the coefficient that holds its learning rate.
+    """
+
+    networks: tuple[str, ...]
+    lr: str = "lr"
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """Everything a backend needs to build a policy; picklable, so that workers can build theirs.
+
+    Attributes:
+        observation_space: of one agent.
+        action_space: of one agent.
+        objective_class: the algorithm's `Objective` subclass.
+        config: the algorithm's config as a dict.
+        seed: of the initial weights and of the policy's random numbers.
+        stream: which of the seed's independent random streams the policy draws from (workers differ, weights don't).
+    """
+
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    objective_class: type[Objective]
+    config: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    stream: int = 0
+
+
+class Objective(ABC):
+    """An algorithm's networks, its way of acting and its losses, over `ops`.
+
+    Inside `act`, `values` and `losses` use only `ops.*`, arithmetic and indexing; never a Python `if` on a tensor, and
+    never let `[B]` meet `[B, 1]`. Whatever changes during training comes in through `c`.
+
+    Args:
+        spec: the policy's description.
+    """
+
+    #: Columns that `losses` needs, and those it uses where a batch has them.
+    columns: tuple[str, ...] = ()
+    optional_columns: tuple[str, ...] = ()
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.spec, self.config = spec, spec.config
+        self.dist: Distribution = make_distribution(
+            spec.action_space, self.config.get("normalize_actions", True), self.config.get("clip_actions", False)
+        )
+
+    @abstractmethod
+    def networks(self) -> dict[str, NetworkSpec]:
+        """The networks by name; all are built by the backend."""
+
+    def groups(self) -> dict[str, Group]:
+        """Optimizers by name; by default one for all networks together."""
+        return {"default": Group(tuple(self.networks()))}
+
+    @abstractmethod
+    def coefficients(self) -> dict[str, float]:
+        """First values of the scalars fed on every call: `lr`, `grad_clip`, weights of loss terms, ..."""
+
+    def scheduled(self, timestep: int) -> dict[str, float]:
+        """Coefficients that follow a schedule, at `timestep` environment steps sampled by all workers."""
+        return {}
+
+    def adapted(self, coefficients: Mapping[str, float], stats: Mapping[str, float]) -> dict[str, float]:
+        """Coefficients that follow what learning measured: called after each training batch with its stats."""
+        return {}
+
+    def noise(self, rng: np.random.Generator, batch_size: int) -> dict[str, np.ndarray]:
+        """Randomness that `losses` needs per row; none by default."""
+        return {}
+
+    @abstractmethod
+    def act(
+        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Chooses actions.
+
+        Args:
+            ops: the backend's `Ops`.
+            nets: networks by name: `nets[name](inputs, outputs=[...], training=...)`.
+            inputs: `obs: [B, *obs_shape]`, where given `action_mask: [B, dist_inputs] bool` and
+                `state_i: [B, *state_shape]`.
+            noise: `[B, noise_size]` of the action distribution; zeros when not exploring.
+            c: coefficients.
+
+        Returns:
+            `actions`, `action_logp: [B]`, `action_dist_inputs: [B, dist_inputs]`, for Box `action_raw: [B, k]`, and
+            `state_out_i` for recurrent networks.
+        """
+
+    @abstractmethod
+    def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
+        """Inputs of the action distribution, `[B, dist_inputs]`."""
+
+    def values(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array | None:
+        """Values `[B]` of observations; None for algorithms without a value function."""
+        return None
+
+    @abstractmethod
+    def losses(
+        self,
+        ops: Any,
+        nets: Mapping[str, Any],
+        batch: Mapping[str, Array],
+        noise: Mapping[str, Array],
+        c: Mapping[str, Array],
+        training: bool,
+    ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+        """The losses to minimise.
+
+        Args:
+            ops: the backend's `Ops`.
+            nets: networks by name.
+            batch: `columns` and those of `optional_columns` that are there, `[B, ...]`.
+            noise: what `noise()` drew.
+            c: coefficients, scalars.
+            training: passed to the networks.
+
+        Returns:
+            A scalar per group; scalar stats by name; arrays `[B]` per row by name (such as TD errors).
+        """
+
+    @abstractmethod
+    def postprocess(self, fragment: Fragment) -> SampleBatch:
+        """Turns a sampled fragment into training rows, in NumPy, on the worker that sampled it."""

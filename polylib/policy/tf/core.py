@@ -1,0 +1,204 @@
+"""What the three TensorFlow modes share: networks, Adam, and one body per operation.
+
+`EagerPolicy` calls the bodies, `TracedPolicy` wraps them in tf.function, `GraphPolicy` puts them into its own graph. They
+differ only in `_compile`: how a body becomes a function of NumPy arrays.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tree
+
+from polylib.errors import PolylibError
+from polylib.policy.gradients import BETA_1, BETA_2, EPSILON, clip_by_global_norm, summarize
+from polylib.policy.policy import Policy, Stats, Weights
+from polylib.policy.tf import ops
+from polylib.policy.tf.models import KerasNetwork
+
+# How many leading axes of each argument may change from call to call.
+_ACT = (1, 1, 0)
+_LEARN = (1, 1, 0)
+_PHASE = (1, 2, 0, 2)
+
+
+class TFPolicy(Policy):
+    """Base of the three TensorFlow policies."""
+
+    nets: dict[str, KerasNetwork]
+
+    # --- building blocks
+
+    def _make_networks(self) -> None:
+        """Networks and optimizer slots, under the mode's graph or eagerly."""
+        self.nets = {name: KerasNetwork(spec) for name, spec in self.network_specs.items()}
+        self._variables = {key: v for net in self.nets.values() for key, v in net.variables.items()}
+        self._group_keys = {
+            group: [key for name in item.networks for key in self.nets[name].variables]
+            for group, item in self.groups.items()
+        }
+        self._slots: dict[str, Any] = {}
+        for group, keys in self._group_keys.items():
+            self._slots[f"{group}/step"] = tf.Variable(0.0, trainable=False)
+            for key in keys:
+                shape = self._variables[key].shape
+                self._slots[f"{key}/m"] = tf.Variable(tf.zeros(shape), trainable=False)
+                self._slots[f"{key}/v"] = tf.Variable(tf.zeros(shape), trainable=False)
+        self._stat_names: list[str] = []
+        self._functions: dict[Any, Callable[..., Any]] = {}
+
+    def _named(self, c: Any) -> dict[str, Any]:
+        return dict(zip(self.coefficients, tf.unstack(c, num=len(self.coefficients)), strict=True))
+
+    # --- bodies: the same code in every mode
+
+    def _act_body(self, inputs: Any, noise: Any, c: Any) -> Any:
+        return self.objective.act(ops, self.nets, inputs, noise, self._named(c))
+
+    def _values_body(self, inputs: Any) -> Any:
+        return self.objective.values(ops, self.nets, inputs)
+
+    def _logp_body(self, inputs: Any, actions: Any) -> Any:
+        return self.objective.dist.logp(ops, self.objective.dist_inputs(ops, self.nets, inputs), actions)
+
+    def _gradients_body(self, batch: Any, noise: Any, c: Any) -> tuple[dict[str, Any], Any, dict[str, Any]]:
+        coefficients = self._named(c)
+        with tf.GradientTape(persistent=len(self.groups) > 1) as tape:
+            losses, stats, rows = self.objective.losses(ops, self.nets, batch, noise, coefficients, training=True)
+        gradients, norms = {}, {}
+        for group, keys in self._group_keys.items():
+            variables = [self._variables[key].value for key in keys]
+            found = tape.gradient(losses[group], variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            clipped, norms[group] = clip_by_global_norm(ops, found, coefficients["grad_clip"])
+            gradients.update(zip(keys, clipped, strict=True))
+        lrs = {group: item.lr for group, item in self.groups.items()}
+        summary = summarize(losses, stats, norms, coefficients, lrs)
+        self._stat_names = list(summary)
+        return gradients, tf.stack([tf.cast(value, tf.float32) for value in summary.values()]), rows
+
+    def _apply_body(self, gradients: Any, c: Any) -> Any:
+        coefficients = self._named(c)
+        for group, keys in self._group_keys.items():
+            step = self._slots[f"{group}/step"].assign_add(1.0)
+            power_1, power_2 = tf.pow(BETA_1, step), tf.pow(BETA_2, step)
+            for key in keys:
+                tf.raw_ops.ResourceApplyAdam(
+                    var=self._variables[key].value.handle,
+                    m=self._slots[f"{key}/m"].handle,
+                    v=self._slots[f"{key}/v"].handle,
+                    beta1_power=power_1,
+                    beta2_power=power_2,
+                    lr=coefficients[self.groups[group].lr],
+                    beta1=BETA_1,
+                    beta2=BETA_2,
+                    epsilon=EPSILON,
+                    grad=gradients[key],
+                )
+        return c[0]  # a function must return something
+
+    def _learn_body(self, batch: Any, noise: Any, c: Any) -> tuple[Any, dict[str, Any]]:
+        gradients, stats, rows = self._gradients_body(batch, noise, c)
+        self._apply_body(gradients, c)
+        return stats, rows
+
+    def _phase_body(self, batch: Any, noise: Any, c: Any, indices: Any) -> Any:
+        """A loop inside the graph: the batch is fed once, every update gathers its rows."""
+        count = tf.shape(indices)[0]
+
+        def step(i: Any, stats: Any) -> tuple[Any, Any]:
+            rows = {name: tf.gather(x, indices[i]) for name, x in batch.items()}
+            return i + 1, stats.write(i, self._learn_body(rows, {name: x[i] for name, x in noise.items()}, c)[0])
+
+        stats = tf.TensorArray(tf.float32, count)
+        return tf.while_loop(lambda i, _: i < count, step, [tf.constant(0), stats], parallel_iterations=1)[1].stack()
+
+    # --- the policy's private methods
+
+    def _ops(self) -> Any:
+        return ops
+
+    def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
+        return self._run("act", tuple(inputs), self._act_body, (inputs, noise, self._c), _ACT)
+
+    def _values(self, inputs: dict[str, np.ndarray]) -> np.ndarray | None:
+        return self._run("values", tuple(inputs), self._values_body, (inputs,), (1,))
+
+    def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
+        return self._run("logp", tuple(inputs), self._logp_body, (inputs, actions), (1, 1))
+
+    def _learn(self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]) -> tuple[Stats, dict[str, np.ndarray]]:
+        stats, rows = self._run("learn", tuple(batch), self._learn_body, (batch, noise, self._c), _LEARN)
+        return self._named_stats(stats), rows
+
+    def _learn_minibatches(
+        self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray], indices: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        stats = self._run("phase", tuple(batch), self._phase_body, (batch, noise, self._c, indices), _PHASE)
+        return dict(zip(self._stat_names, stats.T, strict=True))
+
+    def _gradients(
+        self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]
+    ) -> tuple[Weights, Stats, dict[str, np.ndarray]]:
+        args = (batch, noise, self._c)
+        gradients, stats, rows = self._run("gradients", tuple(batch), self._gradients_body, args, _LEARN)
+        return gradients, self._named_stats(stats), rows
+
+    def _apply(self, gradients: Weights) -> None:
+        self._run("apply", (), self._apply_body, (gradients, self._c), (0, 0))
+
+    def _named_stats(self, stats: np.ndarray) -> Stats:
+        return dict(zip(self._stat_names, stats.tolist(), strict=True))
+
+    # --- how a body runs
+
+    def _run(
+        self, name: str, structure: tuple[str, ...], body: Callable[..., Any], args: tuple[Any, ...], free: tuple[int, ...]
+    ) -> Any:
+        """Calls `body` on NumPy arrays, compiled once per `(name, structure)`."""
+        function = self._functions.get((name, structure))
+        if function is None:
+            function = self._functions[name, structure] = self._compile(name, self._guarded(name, body), args, free)
+        return function(*args)
+
+    def _guarded(self, name: str, body: Callable[..., Any]) -> Callable[..., Any]:
+        """`body`, in which creating a variable is an error: it would be a new one on every call or be trained never."""
+
+        def refuse(next_creator: Any, **kwargs: Any) -> Any:
+            raise PolylibError(
+                f"the policy's {name} step creates a variable ({kwargs.get('name') or 'unnamed'}): make all layers and "
+                "variables when the network is built, not when it is called"
+            )
+
+        def guarded(*args: Any) -> Any:
+            with tf.variable_creator_scope(refuse):
+                return body(*args)
+
+        return guarded
+
+    @abstractmethod
+    def _compile(
+        self, name: str, body: Callable[..., Any], args: tuple[Any, ...], free: tuple[int, ...]
+    ) -> Callable[..., Any]:
+        """A function of NumPy arrays, nested like `args`, that runs `body`; leading `free` axes may change size."""
+
+    def _set_optimizer(self, state: Mapping[str, np.ndarray]) -> None:
+        self._assign(self._slots, self._check_weights(state, "optimizer", {k: tuple(v.shape) for k, v in self._slots.items()}))
+
+    def _set_weights(self, weights: Weights) -> None:
+        self._assign(self._variables, weights)
+
+    @abstractmethod
+    def _assign(self, variables: dict[str, Any], values: Weights) -> None:
+        """Sets variables by key."""
+
+
+def specs(args: tuple[Any, ...], free: tuple[int, ...]) -> list[Any]:
+    """The TensorSpec of each array in `args`, with `free` leading axes of any size."""
+    return [
+        tree.map_structure(lambda x, n=n: tf.TensorSpec([None] * n + list(x.shape[n:]), x.dtype), arg)
+        for arg, n in zip(args, free, strict=True)
+    ]

@@ -1,0 +1,120 @@
+"""TF2 policies: plain eager, for debugging (prints and breakpoints fire), and traced with tf.function."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tree
+
+from polylib.errors import RetraceError
+from polylib.policy.policy import Weights
+from polylib.policy.tf.core import TFPolicy, specs
+
+
+def _to_tensors(args: Any) -> Any:
+    return tree.map_structure(tf.convert_to_tensor, args)
+
+
+def _to_numpy(result: Any) -> Any:
+    return tree.map_structure(lambda x: x.numpy(), result)
+
+
+class EagerPolicy(TFPolicy):
+    """`framework="tf2"`, `eager_tracing=False`: every operation runs as the body reaches it."""
+
+    framework = "tf2"
+
+    def _build(self) -> None:
+        with tf.init_scope():
+            self._make_networks()
+
+    @property
+    def model(self) -> Any:
+        """The Keras model of the main network."""
+        return next(iter(self.nets.values())).model
+
+    def _compile(
+        self, name: str, body: Callable[..., Any], args: tuple[Any, ...], free: tuple[int, ...]
+    ) -> Callable[..., Any]:
+        def call(*arrays: Any) -> Any:
+            result = body(*_to_tensors(arrays))
+            return None if result is None else _to_numpy(result)
+
+        return call
+
+    def _learn_minibatches(
+        self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray], indices: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Update by update, so that a breakpoint in the loss sees one minibatch."""
+        steps = [
+            self._learn({k: x[rows] for k, x in batch.items()}, {k: x[i] for k, x in noise.items()})[0]
+            for i, rows in enumerate(indices)
+        ]
+        return {key: np.array([step[key] for step in steps], np.float32) for key in steps[0]}
+
+    def _assign(self, variables: dict[str, Any], values: Weights) -> None:
+        for key, value in values.items():
+            variables[key].assign(value)
+
+    def _get_weights(self) -> Weights:
+        return {key: np.array(v.numpy()) for key, v in self._variables.items()}
+
+    def _get_optimizer(self) -> Weights:
+        return {key: np.array(v.numpy()) for key, v in self._slots.items()}
+
+
+class TracedPolicy(EagerPolicy):
+    """`framework="tf2"`, `eager_tracing=True`: each body is traced once and then runs as a graph.
+
+    Attributes:
+        traces: how often each body was traced.
+    """
+
+    traces: Counter[str]
+
+    def _build(self) -> None:
+        super()._build()
+        self.traces = Counter()
+        self._last_trace: dict[str, str] = {}
+
+    def _compile(
+        self, name: str, body: Callable[..., Any], args: tuple[Any, ...], free: tuple[int, ...]
+    ) -> Callable[..., Any]:
+        def counted(*tensors: Any) -> Any:
+            self._count_trace(name, tensors)
+            return body(*tensors)
+
+        # Only specs of any batch size are traced, so that a shorter last batch finds the same trace.
+        traced = tf.function(counted, autograph=False, reduce_retracing=True)
+        traced.get_concrete_function(*specs(args, free))
+
+        def call(*arrays: Any) -> Any:
+            result = traced(*_to_tensors(arrays))
+            return None if result is None else _to_numpy(result)
+
+        return call
+
+    def _learn_minibatches(
+        self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray], indices: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """All updates in one call."""
+        return TFPolicy._learn_minibatches(self, batch, noise, indices)
+
+    def _count_trace(self, name: str, tensors: Any) -> None:
+        self.traces[name] += 1
+        limit = self.config.get("eager_max_retraces")
+        signature = ", ".join(
+            f"{'/'.join(map(str, path))}: {x.dtype.name}{list(x.shape)}"
+            for path, x in tree.flatten_with_path(tensors)
+        )
+        if limit is not None and self.traces[name] - 1 > limit:
+            raise RetraceError(
+                f"the policy's {name} step was traced {self.traces[name]} times, eager_max_retraces is {limit}. "
+                f"Its inputs changed from ({self._last_trace.get(name, '')}) to ({signature}): keep columns, dtypes and "
+                "ranks the same from call to call, or raise eager_max_retraces"
+            )
+        self._last_trace[name] = signature

@@ -1,0 +1,86 @@
+"""The TF1-graph policy: its own graph and session, while eager execution stays on in the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tree
+
+from polylib.policy import numpy_ops
+from polylib.policy.policy import Weights
+from polylib.policy.tf.callables import make_callable, new_session
+from polylib.policy.tf.core import TFPolicy, specs
+from polylib.policy.tf.models import GraphModel
+
+
+class GraphPolicy(TFPolicy):
+    """`framework="tf"`: bodies become operations of a graph, called through its session."""
+
+    framework = "tf"
+
+    def _build(self) -> None:
+        self.graph = tf.Graph()
+        local = self.config.get("local_tf_session_args") if self.spec.stream == 0 else None
+        self.session = new_session(self.graph, {**self.config.get("tf_session_args", {}), **(local or {})})
+        with self.graph.as_default():
+            self._make_networks()
+            self.session.run(tf.compat.v1.global_variables_initializer())
+            # Reads and writes are made once: making them per call would grow the graph.
+            self._reads = [
+                (list(group), [getattr(v, "value", v) if not isinstance(v, tf.Variable) else v for v in group.values()])
+                for group in (self._variables, self._slots)
+            ]
+            self._readers = [make_callable(self.session, [], [tf.identity(v) for v in vs], False) for _, vs in self._reads]
+            self._writers = {id(group): self._writer(group) for group in (self._variables, self._slots)}
+        self._model = GraphModel(next(iter(self.nets.values())), self.graph, self.session)
+
+    def _writer(self, variables: dict[str, Any]) -> tuple[list[Any], Any]:
+        feeds = [tf.compat.v1.placeholder(tf.float32, v.shape) for v in variables.values()]
+        targets = [v if isinstance(v, tf.Variable) else v.value for v in variables.values()]
+        return feeds, tf.group(*[v.assign(feed) for v, feed in zip(targets, feeds, strict=True)])
+
+    @property
+    def model(self) -> Any:
+        """The Keras model of the main network, evaluated in the policy's session: NumPy in, NumPy out."""
+        return self._model
+
+    def _ops(self) -> Any:
+        return numpy_ops  # model returns NumPy here
+
+    def _compile(
+        self, name: str, body: Callable[..., Any], args: tuple[Any, ...], free: tuple[int, ...]
+    ) -> Callable[..., Any]:
+        with self.graph.as_default():
+            feeds = tree.map_structure(lambda s: tf.compat.v1.placeholder(s.dtype, s.shape), specs(args, free))
+            # Updates go through tf.function for its automatic control dependencies; acting has no side effects.
+            acting = name in ("act", "values", "logp")
+            result = (body if acting else tf.function(body, autograph=False))(*feeds)
+            if result is None:
+                return lambda *_: None
+            fetches = tree.map_structure(tf.identity, result)
+        call = make_callable(self.session, tree.flatten(feeds), tree.flatten(fetches), inline=acting)
+
+        def run(*arrays: Any) -> Any:
+            return tree.unflatten_as(fetches, call(*tree.flatten(arrays)))
+
+        return run
+
+    def _assign(self, variables: dict[str, Any], values: Weights) -> None:
+        feeds, write = self._writers[id(variables)]
+        self.session.run(write, {feed: values[key] for feed, key in zip(feeds, variables, strict=True)})
+
+    def _get_weights(self) -> Weights:
+        return self._read(0)
+
+    def _get_optimizer(self) -> Weights:
+        return self._read(1)
+
+    def _read(self, which: int) -> Weights:
+        return dict(zip(self._reads[which][0], map(np.array, self._readers[which]()), strict=True))
+
+    def close(self) -> None:
+        """Closes the session."""
+        self.session.close()

@@ -1,0 +1,174 @@
+"""The torch policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from polylib.policy.gradients import BETA_1, BETA_2, EPSILON, clip_by_global_norm, summarize
+from polylib.policy.policy import Policy, Stats, Weights
+from polylib.policy.torch import ops
+from polylib.policy.torch.models import TorchNetwork
+
+
+def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.as_tensor(x) for name, x in arrays.items()}
+
+
+def _to_canonical(key: str, tensor: torch.Tensor) -> np.ndarray:
+    """A copy in the canonical layout: kernels `[in, out]`, torch's are `[out, in]`."""
+    array = tensor.detach().numpy()
+    return np.array(array.T if key.endswith("/kernel") else array, order="C")
+
+
+def _from_canonical(key: str, array: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.array(array.T if key.endswith("/kernel") else array, order="C"))
+
+
+def _stacked(stats: Mapping[str, Any]) -> torch.Tensor:
+    return torch.stack([torch.as_tensor(x, dtype=torch.float32).detach() for x in stats.values()])
+
+
+def _floats(stats: Mapping[str, Any]) -> Stats:
+    return dict(zip(stats, _stacked(stats).tolist(), strict=True))
+
+
+class TorchPolicy(Policy):
+    """`framework="torch"`."""
+
+    framework = "torch"
+
+    def _build(self) -> None:
+        self.nets = {name: TorchNetwork(spec) for name, spec in self.network_specs.items()}
+        self._variables = {key: p for net in self.nets.values() for key, p in net.variables().items()}
+        self._group_keys = {
+            group: [key for name in item.networks for key in self.nets[name].variables()]
+            for group, item in self.groups.items()
+        }
+        self._optimizers = {}
+        for group, keys in self._group_keys.items():
+            params = [self._variables[key] for key in keys]
+            self._optimizers[group] = torch.optim.Adam(params, betas=(BETA_1, BETA_2), fused=True)
+        self._steps = dict.fromkeys(self.groups, 0)
+
+    @property
+    def model(self) -> Any:
+        """The torch module of the main network."""
+        return next(iter(self.nets.values()))
+
+    def _ops(self) -> Any:
+        return ops
+
+    @torch.inference_mode()
+    def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
+        out = self.objective.act(ops, self.nets, _tensors(inputs), torch.from_numpy(noise), self.coefficients)
+        return {name: x.numpy() for name, x in out.items()}
+
+    @torch.inference_mode()
+    def _values(self, inputs: dict[str, np.ndarray]) -> np.ndarray | None:
+        values = self.objective.values(ops, self.nets, _tensors(inputs))
+        return None if values is None else values.numpy()
+
+    @torch.inference_mode()
+    def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
+        dist_inputs = self.objective.dist_inputs(ops, self.nets, _tensors(inputs))
+        return self.objective.dist.logp(ops, dist_inputs, torch.as_tensor(actions)).numpy()
+
+    # --- learning, on tensors
+
+    def _backward(
+        self, batch: dict[str, torch.Tensor], noise: dict[str, torch.Tensor]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Clipped gradients by key in torch's layout, stats and per-row tensors."""
+        c = self.coefficients
+        losses, stats, rows = self.objective.losses(ops, self.nets, batch, noise, c, training=True)
+        gradients: dict[str, torch.Tensor] = {}
+        norms: dict[str, Any] = {}
+        for group, keys in self._group_keys.items():
+            params = [self._variables[key] for key in keys]
+            found = torch.autograd.grad(
+                losses[group], params, retain_graph=len(self.groups) > 1, allow_unused=True, materialize_grads=True
+            )
+            with torch.no_grad():
+                clipped, norms[group] = clip_by_global_norm(ops, found, c["grad_clip"])
+            gradients.update(zip(keys, clipped, strict=True))
+        lrs = {group: item.lr for group, item in self.groups.items()}
+        return gradients, summarize(losses, stats, norms, c, lrs), rows  # type: ignore[arg-type]
+
+    def _step(self, gradients: Mapping[str, torch.Tensor]) -> None:
+        for group, keys in self._group_keys.items():
+            for key in keys:
+                self._variables[key].grad = gradients[key]
+            self._steps[group] += 1
+            settings = self._optimizers[group].param_groups[0]
+            settings["lr"] = self.coefficients[self.groups[group].lr]
+            # torch adds epsilon after the bias correction, TensorFlow before: this makes the two the same.
+            settings["eps"] = EPSILON / (1 - BETA_2 ** self._steps[group]) ** 0.5
+            self._optimizers[group].step()
+
+    def _learn(self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]) -> tuple[Stats, dict[str, np.ndarray]]:
+        gradients, stats, rows = self._backward(_tensors(batch), _tensors(noise))
+        self._step(gradients)
+        return _floats(stats), {name: x.detach().numpy() for name, x in rows.items()}
+
+    def _learn_minibatches(
+        self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray], indices: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        data, draws = _tensors(batch), _tensors(noise)
+        names: list[str] = []
+        out = []
+        for i, rows in enumerate(torch.from_numpy(indices.astype(np.int64))):
+            minibatch = {name: x.index_select(0, rows) for name, x in data.items()}
+            gradients, stats, _ = self._backward(minibatch, {name: x[i] for name, x in draws.items()})
+            self._step(gradients)
+            names = list(stats)
+            out.append(_stacked(stats))
+        return dict(zip(names, torch.stack(out).numpy().T, strict=True))
+
+    def _gradients(
+        self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]
+    ) -> tuple[Weights, Stats, dict[str, np.ndarray]]:
+        gradients, stats, rows = self._backward(_tensors(batch), _tensors(noise))
+        return (
+            {key: _to_canonical(key, g) for key, g in gradients.items()},
+            _floats(stats),
+            {name: x.detach().numpy() for name, x in rows.items()},
+        )
+
+    def _apply(self, gradients: Weights) -> None:
+        self._step({key: _from_canonical(key, g) for key, g in gradients.items()})
+
+    # --- weights
+
+    def _get_weights(self) -> Weights:
+        return {key: _to_canonical(key, p) for key, p in self._variables.items()}
+
+    def _set_weights(self, weights: Weights) -> None:
+        with torch.no_grad():
+            for key, value in weights.items():
+                self._variables[key].copy_(_from_canonical(key, value))
+
+    def _get_optimizer(self) -> Weights:
+        out: Weights = {}
+        for group, keys in self._group_keys.items():
+            out[f"{group}/step"] = np.float32(self._steps[group])  # type: ignore[assignment]
+            for key in keys:
+                state = self._optimizers[group].state.get(self._variables[key], {})
+                for leaf, name in (("m", "exp_avg"), ("v", "exp_avg_sq")):
+                    value = state.get(name, torch.zeros_like(self._variables[key]))
+                    out[f"{key}/{leaf}"] = _to_canonical(key, value)
+        return out
+
+    def _set_optimizer(self, state: Mapping[str, np.ndarray]) -> None:
+        checked = self._check_weights(state, "optimizer", {k: np.shape(v) for k, v in self._get_optimizer().items()})
+        for group, keys in self._group_keys.items():
+            self._steps[group] = int(checked[f"{group}/step"])
+            for key in keys:
+                self._optimizers[group].state[self._variables[key]] = {
+                    "step": torch.tensor(float(self._steps[group])),
+                    "exp_avg": _from_canonical(key, checked[f"{key}/m"]),
+                    "exp_avg_sq": _from_canonical(key, checked[f"{key}/v"]),
+                }
