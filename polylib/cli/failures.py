@@ -35,21 +35,22 @@ def explain(error: BaseException) -> str:
     return _one_line(f"{type(original).__name__}: {text}" if text else type(original).__name__)
 
 
-def report(command: str, error: BaseException, verbosity: int = 0) -> None:
+def report(command: str, error: BaseException, verbosity: int = 0, where: str = "") -> None:
     """Prints an error to stderr: one line, after the traceback at `-vv`.
 
     Args:
         command: such as `"train"`.
         error: what was raised.
         verbosity: the count of `-v`.
+        where: what it belongs to, such as a trial, with a colon.
     """
     if verbosity > 1:
         traceback.print_exception(error, file=sys.stderr)
-    hint = "" if verbosity > 1 or isinstance(_unwrap(error), errors.PolylibError) else known_hint(error)
-    print(f"polylib {command}: error: {explain(error)}{hint}", file=sys.stderr, flush=True)
+    hint = "" if verbosity > 1 or isinstance(_unwrap(error), errors.PolylibError) else _hint(error)
+    print(f"polylib {command}: error: {where}{explain(error)}{hint}", file=sys.stderr, flush=True)
 
 
-def known_hint(error: BaseException) -> str:
+def _hint(error: BaseException) -> str:
     """How to see more of an error that isn't polylib's own."""
     text = _COLOURS.sub("", str(_unwrap(error)))
     ours = any(_is_ours(match[1]) for match in _PRINTED.finditer(text))

@@ -10,11 +10,9 @@ from typing import Any
 
 from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
 
-from polylib.algorithms.options import is_search_space
 from polylib.algorithms.registry import get_algorithm_class
 from polylib.cli.experiment import Experiment
-from polylib.cli.flags import UsageError
-from polylib.cli.progress import HEADER, result_line, summary_line
+from polylib.cli.progress import ResultTable, summary_line
 from polylib.cli.stopping import StopCriteria
 from polylib.cli.trials import trial_name
 
@@ -34,29 +32,11 @@ class LocalTrial:
         Path(self.local_path).mkdir(parents=True, exist_ok=True)
 
 
-def check_local(experiment: Experiment) -> None:
-    """Raises a UsageError, if an experiment needs Ray or Tune."""
-    config = experiment.config
-    values = {**config.to_dict(), **{f"model.{key}": value for key, value in config["model"].items()}}
-    for key, value in values.items():
-        if is_search_space(value):
-            raise UsageError(f"--local-mode runs one trial, and config key {key!r} is a search: leave one of them out")
-    if experiment.num_samples > 1:
-        raise UsageError(f"--local-mode runs one trial, and --num-samples says {experiment.num_samples}")
-    if config["num_workers"] > 0:
-        raise UsageError(
-            f"--local-mode runs without Ray, and config key 'num_workers' is {config['num_workers']}: set it to 0 "
-            "(num_envs_per_worker may be more than 1)"
-        )
-    if "://" in experiment.local_dir:
-        raise UsageError(f"--local-dir {experiment.local_dir}: --local-mode writes to local folders only")
-
-
 def run_locally(experiment: Experiment) -> int:
     """Runs an experiment of one trial.
 
     Args:
-        experiment: what to run; `check_local` has passed it.
+        experiment: what to run; `RunOptions.check` has passed it.
 
     Returns:
         0.
@@ -70,12 +50,11 @@ def run_locally(experiment: Experiment) -> int:
     trial.init_local_path()
     loggers = [JsonLoggerCallback(), CSVLoggerCallback(), TBXLoggerCallback()]
     stop, result, status = StopCriteria(experiment.stop), {}, "failed"
-    algorithm = None
+    table, algorithm = ResultTable(), None
     try:
         for logger in loggers:
             logger.log_trial_start(trial)
         algorithm = get_algorithm_class(algo)(config=trial.config)
-        print(HEADER, flush=True)
         done = False
         while not done:
             result = {**algorithm.train(), "trial_id": trial.trial_id}
@@ -83,7 +62,7 @@ def run_locally(experiment: Experiment) -> int:
             result["done"] = done
             for logger in loggers:
                 logger.log_trial_result(result["training_iteration"], trial, result)
-            print(result_line(name, result), flush=True)
+            table.add(name, result)
         status = "done"
         return 0
     except KeyboardInterrupt:

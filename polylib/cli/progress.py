@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polylib.cli.experiment import short_path
 
-_NAME_WIDTH = 34
-HEADER = f"{'trial':<{_NAME_WIDTH}} {'iter':>6} {'timesteps':>11} {'reward':>10} {'length':>8} {'time':>9}"
 
+class ResultTable:
+    """Lines of results under a heading, flushed one by one."""
 
-def result_line(trial: str, result: Mapping[str, Any]) -> str:
-    """One result under `HEADER`; what a result doesn't have (yet) is `-`."""
-    return (
-        f"{trial:<{_NAME_WIDTH}} {_count(result.get('training_iteration')):>6} {_count(_timesteps(result)):>11} "
-        f"{_number(result.get('episode_reward_mean')):>10} {_number(result.get('episode_len_mean')):>8} "
-        f"{duration(result.get('time_total_s')):>9}"
-    )
+    def __init__(self) -> None:
+        self._width = 0
+
+    def add(self, trial: str, result: Mapping[str, Any], trials: Iterable[str] = ()) -> None:
+        """Prints a line; what the result doesn't have (yet) is `-`.
+
+        Args:
+            trial: its name.
+            result: what `train()` returned.
+            trials: all names, for the width of the first column.
+        """
+        if not self._width:
+            self._width = max(len(name) for name in (trial, *trials))
+            self._print("trial", "iter", "timesteps", "reward", "length", "time")
+        self._print(
+            trial,
+            _count(result.get("training_iteration")),
+            _count(_timesteps(result)),
+            _number(result.get("episode_reward_mean")),
+            _number(result.get("episode_len_mean")),
+            duration(result.get("time_total_s")),
+        )
+
+    def _print(self, trial: str, iteration: str, steps: str, reward: str, length: str, time: str) -> None:
+        line = f"{trial:<{self._width}}  {iteration:>5}  {steps:>10}  {reward:>9}  {length:>8}  {time:>10}"
+        print(line, flush=True)
 
 
 def summary_line(trial: str, status: str, result: Mapping[str, Any], folder: str) -> str:

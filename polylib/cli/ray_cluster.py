@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -15,42 +14,17 @@ from ray.tune import PlacementGroupFactory
 
 from polylib.algorithms.registry import get_algorithm_class
 from polylib.cli.experiment import Experiment, variants
-from polylib.cli.flags import CommandLine, UsageError
+from polylib.cli.flags import UsageError
 from polylib.cli.process import ray_log_level
+from polylib.cli.run_options import RunOptions
 from polylib.errors import WorkerError
 
 # Seconds that a Ray started here has to place what it was sized for.
 _OWN_PLACEMENT_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True)
-class RayOptions:
-    """What the command line says of Ray."""
-
-    address: str | None = None
-    num_cpus: int | None = None
-    num_gpus: int | None = None
-    verbosity: int = 0
-    python_path: list[str] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, line: CommandLine, python_path: list[str]) -> RayOptions:
-        """The options in a command line.
-
-        Raises:
-            UsageError: if they contradict each other.
-        """
-        address = line["ray-address"] or os.environ.get("RAY_ADDRESS") or None
-        if address in ("local", ""):
-            address = None
-        for flag in ("ray-num-cpus", "ray-num-gpus"):
-            if address and line.given(flag):
-                raise UsageError(f"--{flag}: a cluster that is joined ({address}) has its own; leave the flag out")
-        return cls(address, line["ray-num-cpus"], line["ray-num-gpus"], line.verbosity, python_path)
-
-
 @contextmanager
-def connected(experiment: Experiment, options: RayOptions) -> Iterator[None]:
+def connected(experiment: Experiment, options: RunOptions) -> Iterator[None]:
     """Ray is there inside the block; one that was started or joined for it is left afterwards.
 
     Raises:
@@ -128,7 +102,7 @@ def _missing(needed: PlacementGroupFactory, waited_s: float | None) -> str:
     return f"no room for the run{waited}: it needs {what}; lower num_workers, or add to the cluster"
 
 
-def _start(needed: PlacementGroupFactory | None, options: RayOptions, kwargs: dict[str, Any]) -> None:
+def _start(needed: PlacementGroupFactory | None, options: RunOptions, kwargs: dict[str, Any]) -> None:
     cores = _cores()
     required = dict(needed.required_resources) if needed is not None else {}
     cpus = -(-required.get("CPU", 1) // 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ class StopCriteria:
         flat = flatten(result)
         for key in self._criteria:
             if key not in flat and key.partition("/")[0] not in _LATE:
-                names = [name for name in flat if not name.startswith(("config/", "hist_stats/"))]
+                names = [name for name, value in flat.items() if _is_criterion(name, value)]
                 raise StopKeyError(
                     f"--stop: no key {key!r} in the results, so the run would never stop."
                     f"{did_you_mean(key, names)} Keys: {_some(names)}"
@@ -59,6 +60,11 @@ def _reached(value: Any, bound: float) -> bool:
         return bool(value >= bound)
     except (TypeError, ValueError):
         return False
+
+
+def _is_criterion(name: str, value: Any) -> bool:
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return number and not name.startswith("config/") and name not in ("pid", "timestamp")
 
 
 def _some(names: list[str]) -> str:

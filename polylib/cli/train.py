@@ -11,7 +11,8 @@ from polylib.cli.experiment import Experiment, experiments_of, short_path
 from polylib.cli.failures import report
 from polylib.cli.flags import CommandLine, UsageError, asks_for_help, parse
 from polylib.cli.print_config import config_table
-from polylib.cli.process import importable, prepared
+from polylib.cli.process import import_tensorboard, importable, prepared
+from polylib.cli.run_options import RunOptions
 from polylib.cli.train_flags import TRAIN_FLAGS, help_text
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -52,29 +53,31 @@ def _train(line: CommandLine) -> int:
     if line["print-config"]:
         print("\n\n".join(config_table(experiment) for experiment in experiments), flush=True)
         return DONE
+    options = RunOptions.of(line, _python_path(line))
+    for experiment in experiments:
+        options.check(experiment)
     status = DONE
     with prepared(line.verbosity):
         for experiment in experiments:
-            status = _run(experiment, line) or status
+            status = _run(experiment, options) or status
+            if status == INTERRUPTED:
+                break
     return status
 
 
-def _run(experiment: Experiment, line: CommandLine) -> int:
+def _run(experiment: Experiment, options: RunOptions) -> int:
     for notice in experiment.notices:
         print(f"polylib train: note: {notice}", file=sys.stderr, flush=True)
+    print(experiment.headline(), flush=True)
     try:
-        # Only now: these import Ray, and through it whatever it likes.
-        if line["local-mode"]:
-            from polylib.cli.local_run import check_local, run_locally
+        # Only now: these import Ray.
+        import_tensorboard()
+        if options.local_mode:
+            from polylib.cli.local_run import run_locally
 
-            check_local(experiment)
-            print(experiment.headline(), flush=True)
             return run_locally(experiment)
-        from polylib.cli.ray_cluster import RayOptions
         from polylib.cli.tune_run import run_with_tune
 
-        options = RayOptions.of(line, _python_path(line))
-        print(experiment.headline(), flush=True)
         return run_with_tune(experiment, options)
     except KeyboardInterrupt:
         print(f"polylib train: interrupted; results so far in {short_path(experiment.folder)}", file=sys.stderr)
@@ -82,7 +85,7 @@ def _run(experiment: Experiment, line: CommandLine) -> int:
     except UsageError:
         raise
     except Exception as error:
-        report("train", error, line.verbosity)
+        report("train", error, options.verbosity)
         return FAILED
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
 import ray.cloudpickle
@@ -12,8 +11,9 @@ from ray import tune
 from polylib.algorithms.trainable import register_trainables
 from polylib.cli.experiment import Experiment
 from polylib.cli.failures import explain, report
-from polylib.cli.progress import HEADER, result_line, summary_line
-from polylib.cli.ray_cluster import RayOptions, connected
+from polylib.cli.progress import ResultTable, summary_line
+from polylib.cli.ray_cluster import connected
+from polylib.cli.run_options import RunOptions
 from polylib.cli.stopping import StopCriteria, StopKeyError
 from polylib.cli.trials import trial_name
 
@@ -23,10 +23,7 @@ class ProgressLines(tune.Callback):
 
     def __init__(self) -> None:
         self.trials: list[Any] = []
-
-    def setup(self, *args: Any, **info: Any) -> None:
-        """Prints the heading of the lines."""
-        print(HEADER, flush=True)
+        self._table = ResultTable()
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Keeps the trials, whose names the results don't tell."""
@@ -36,7 +33,7 @@ class ProgressLines(tune.Callback):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """Prints one result."""
-        print(result_line(str(trial), result), flush=True)
+        self._table.add(str(trial), result, map(str, trials))
 
 
 class Stop(tune.Stopper):
@@ -59,7 +56,7 @@ class Stop(tune.Stopper):
         return self.error is not None
 
 
-def run_with_tune(experiment: Experiment, options: RayOptions) -> int:
+def run_with_tune(experiment: Experiment, options: RunOptions) -> int:
     """Runs an experiment.
 
     Args:
@@ -102,13 +99,11 @@ def run_with_tune(experiment: Experiment, options: RayOptions) -> int:
 def _conclude(results: list[Any], trials: list[Any], stop: Stop, verbosity: int) -> int:
     messages: list[str] = []
     for trial, result in zip(trials, results, strict=True):
-        status = "failed" if result.error else "done"
+        status = "failed" if result.error else "stopped" if stop.error else "done"
         print(summary_line(str(trial), status, result.metrics or {}, result.path), flush=True)
         if result.error and explain(result.error) not in messages:
             messages.append(explain(result.error))
-            report("train", result.error, verbosity)
-    if not trials:
-        print("polylib train: error: Tune ran no trial", file=sys.stderr)
+            report("train", result.error, verbosity, f"{trial}: " if len(trials) > 1 else "")
     if stop.error is not None:
         report("train", stop.error, verbosity)
-    return 1 if messages or stop.error or not trials else 0
+    return 1 if messages or stop.error else 0

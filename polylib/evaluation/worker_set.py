@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -55,7 +56,10 @@ class WorkerSet:
 
         config = self.config
         if not ray.is_initialized():
-            start_ray(count * config["num_cpus_per_worker"])
+            if os.environ.get("RAY_ADDRESS"):
+                ray.init(logging_level=logging.ERROR)
+            else:
+                start_ray(count * config["num_cpus_per_worker"])
         actor = ray.remote(RolloutWorker).options(
             num_cpus=config["num_cpus_per_worker"], resources=config["custom_resources_per_worker"] or None
         )
@@ -198,8 +202,11 @@ def start_ray(num_cpus_needed: float, **options: Any) -> None:
         logger.warning(
             "this run reserves %g CPUs and the machine has %d: they will share them", num_cpus_needed, cores
         )
-    settings: dict[str, Any] = {"include_dashboard": False, "logging_level": logging.ERROR}
-    ray.init(num_cpus=max(cores, -(-num_cpus_needed // 1)), **{**settings, **options})
+    ray.init(
+        address="local",  # never a cluster that happens to run here: joining one is said with RAY_ADDRESS
+        num_cpus=max(cores, math.ceil(num_cpus_needed)),
+        **{"include_dashboard": False, "logging_level": logging.ERROR, **options},
+    )
 
 
 def _polylib_error_in(text: str) -> PolylibError | None:

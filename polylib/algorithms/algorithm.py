@@ -1,0 +1,248 @@
+"""Algorithm: holds the workers, runs iterations and reports results under RLlib's keys. A Ray Tune `Trainable`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from polylib.algorithms.algorithm_config import AlgorithmConfig
+from polylib.algorithms.trainable import TrainableAdapter
+from polylib.errors import ConfigError, ConfigTypeError
+from polylib.evaluation.metrics import EpisodeMetrics, EpisodeSummary
+from polylib.evaluation.worker_set import WorkerSet
+from polylib.policy.objective import Objective
+from polylib.policy.policy import Policy, Weights
+from polylib.policy.sample_batch import DEFAULT_POLICY_ID
+
+_LOG_LEVELS = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
+
+
+class Algorithm(TrainableAdapter):
+    """Base of all algorithms. Subclasses set `config_class` and `objective_class` and write `training_step`.
+
+    Args:
+        config: an `AlgorithmConfig` or a dict of keys over the algorithm's defaults.
+        env: overrides the config's environment.
+        storage: given by Tune.
+
+    Attributes:
+        config: the frozen config it runs with.
+        workers: the rollout workers.
+
+    Raises:
+        ConfigError: naming the key that is wrong.
+        EnvError: if the environment is unknown or misbehaves.
+        FrameworkError: if the framework isn't installed.
+
+    Example:
+        >>> from polylib.algorithms.ppo import PPOConfig
+        >>> with PPOConfig().environment("CartPole-v1").build() as algo:  # doctest: +SKIP
+        ...     print(algo.train()["episode_reward_mean"])
+    """
+
+    config_class: ClassVar[type[AlgorithmConfig]]
+    objective_class: ClassVar[type[Objective]]
+    config: Any
+    workers: WorkerSet
+
+    def __init__(
+        self, config: AlgorithmConfig | Mapping[str, Any] | None = None, env: Any = None, storage: Any = None
+    ) -> None:
+        self._given_env = env
+        self._given_config = config if isinstance(config, AlgorithmConfig) else None
+        if config is not None and not isinstance(config, AlgorithmConfig | Mapping):
+            raise ConfigTypeError(f"config must be an AlgorithmConfig or a dict, got {type(config).__name__}")
+        super().__init__({} if config is None or self._given_config is not None else dict(config), storage)  # type: ignore[arg-type]
+
+    @classmethod
+    def get_default_config(cls) -> AlgorithmConfig:
+        """The algorithm's config with its defaults."""
+        return cls.config_class()
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Builds workers; called once, by `__init__`."""
+        if self._given_config is not None:
+            if not isinstance(self._given_config, self.config_class):
+                raise ConfigTypeError(
+                    f"{type(self).__name__} takes a {self.config_class.__name__}, got {type(self._given_config).__name__}"
+                )
+            resolved = self._given_config.copy()
+        else:
+            resolved = self.get_default_config().update_from_dict(config)
+        if self._given_env is not None:
+            resolved.environment(self._given_env)
+        if resolved["env"] is None:
+            raise ConfigError(
+                "config key 'env': no environment given; use .environment('CartPole-v1') or {'env': 'CartPole-v1'}"
+            )
+        resolved.validate()
+        resolved.freeze()
+        self.config = resolved
+        logging.getLogger("polylib").setLevel(_LOG_LEVELS[resolved["log_level"]])
+        self._counters: dict[str, int] = defaultdict(int)
+        self._timers: dict[str, float] = {}
+        self._episodes = EpisodeSummary(resolved["metrics_num_episodes_for_smoothing"])
+        self._finished: list[EpisodeMetrics] = []
+        self.workers = WorkerSet(resolved, self.objective_class)
+
+    # --- training
+
+    def training_step(self) -> dict[str, Any]:
+        """Samples and learns once.
+
+        Returns:
+            Learner info by policy id: `{"default_policy": {"learner_stats": {...}}}`.
+        """
+        raise NotImplementedError
+
+    def step(self) -> dict[str, Any]:
+        """One iteration; `train()` calls it and adds times, dates and ids."""
+        start = time.perf_counter()
+        before, self._timers = dict(self._counters), defaultdict(float)
+        config = self.config
+        while True:
+            learner = self.training_step()
+            sampled = self._counters["num_env_steps_sampled"] - before.get("num_env_steps_sampled", 0)
+            trained = self._counters["num_env_steps_trained"] - before.get("num_env_steps_trained", 0)
+            if (
+                sampled >= config["min_sample_timesteps_per_iteration"]
+                and trained >= config["min_train_timesteps_per_iteration"]
+                and time.perf_counter() - start >= (config["min_time_s_per_iteration"] or 0.0)
+            ):
+                break
+        self._timers["training_iteration"] = time.perf_counter() - start
+        return self._result(learner, sampled, trained)
+
+    def _result(self, learner: dict[str, Any], sampled: int, trained: int) -> dict[str, Any]:
+        episodes, self._finished = self._episodes.update(self._finished), []
+        counters = dict(self._counters)
+        timers = {f"{name}_time_ms": 1000.0 * seconds for name, seconds in self._timers.items()}
+        for name, rows in (("sample", sampled), ("learn", trained)):
+            if self._timers.get(name):
+                timers[f"{name}_throughput"] = rows / self._timers[name]
+        return {
+            **episodes,
+            "sampler_results": episodes,
+            "timesteps_total": counters["num_env_steps_sampled"],
+            "num_env_steps_sampled_this_iter": sampled,
+            "num_env_steps_trained_this_iter": trained,
+            **counters,
+            "agent_timesteps_total": counters["num_agent_steps_sampled"],
+            "num_healthy_workers": self.workers.num_remote_workers(),
+            "info": {"learner": learner, **counters},
+            "counters": counters,
+            "timers": timers,
+        }
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._timers[name] = self._timers.get(name, 0.0) + time.perf_counter() - start
+
+    def _count(self, what: str, env_steps: int, agent_steps: int) -> None:
+        """Counts steps that were "sampled" or "trained"."""
+        self._counters[f"num_env_steps_{what}"] += env_steps
+        self._counters[f"num_agent_steps_{what}"] += agent_steps
+
+    def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Tune's own metrics, with the config as a dict."""
+        metrics = super().get_auto_filled_metrics(*args, **kwargs)
+        if "config" in metrics:
+            metrics["config"] = self.config.to_dict()
+        return metrics
+
+    # --- acting
+
+    def compute_single_action(
+        self,
+        observation: Any,
+        state: Any = None,
+        *,
+        policy_id: str = DEFAULT_POLICY_ID,
+        explore: bool | None = None,
+        full_fetch: bool = False,
+    ) -> Any:
+        """The action of one observation, as `Policy.compute_single_action`.
+
+        Args:
+            observation: `[*obs_shape]`, as the environment gives it.
+            state: recurrent state.
+            policy_id: which policy acts.
+            explore: sample, or take the most likely action; None: the config's `explore`.
+            full_fetch: return `(action, state, extras)`.
+
+        Raises:
+            BatchError: if the observation doesn't fit the space.
+        """
+        return self.get_policy(policy_id).compute_single_action(observation, state, explore, full_fetch)
+
+    def compute_actions(
+        self,
+        observations: Any,
+        state: Any = None,
+        *,
+        policy_id: str = DEFAULT_POLICY_ID,
+        explore: bool | None = None,
+        full_fetch: bool = False,
+    ) -> Any:
+        """Actions of several observations in one call.
+
+        Args:
+            observations: a dict `{id: observation}` (a dict of actions comes back), or `[B, *obs_shape]`.
+            state: recurrent state, as `Policy.compute_actions` takes it.
+            policy_id: which policy acts.
+            explore: sample, or take the most likely actions.
+            full_fetch: return `(actions, state, extras)`.
+
+        Raises:
+            BatchError: if an observation doesn't fit the space.
+        """
+        keys = list(observations) if isinstance(observations, Mapping) else None
+        batch = observations if keys is None else [observations[key] for key in keys]
+        out = self.get_policy(policy_id).compute_actions(batch, state, explore)
+        actions = out.actions if keys is None else dict(zip(keys, out.actions, strict=True))
+        return (actions, out.state, out.extras) if full_fetch else actions
+
+    # --- access
+
+    def get_policy(self, policy_id: str = DEFAULT_POLICY_ID) -> Policy:
+        """The local worker's policy, the one that learns."""
+        return self.workers.local_worker().get_policy(policy_id)
+
+    def get_weights(self, policies: Iterable[str] | None = None) -> dict[str, Weights]:
+        """Weights by policy id and key, as NumPy arrays."""
+        return self.workers.local_worker().get_weights(policies)
+
+    def set_weights(self, weights: Mapping[str, Weights]) -> None:
+        """Sets weights by policy id, on every worker.
+
+        Raises:
+            WeightsError: naming the variable that doesn't fit.
+        """
+        self.workers.local_worker().set_weights(weights)
+        self.workers.sync_weights()
+
+    def cleanup(self) -> None:
+        """Ends the workers; `stop()` calls it."""
+        workers = getattr(self, "workers", None)
+        if workers is not None:
+            workers.stop()
+
+    def __enter__(self) -> Algorithm:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        env = self.config["env"] if isinstance(self.config, AlgorithmConfig) else None
+        return f"{type(self).__name__}(env={env!r}, iteration={self.iteration})"
+
+

@@ -1,0 +1,1 @@
+"""How training batches are gathered and used."""
