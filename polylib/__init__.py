@@ -18,6 +18,7 @@ _PUBLIC = {
     "Policy": "polylib.policy.policy",
     "SampleBatch": "polylib.policy.sample_batch",
     "MultiAgentBatch": "polylib.policy.sample_batch",
+    "load_policy": "polylib.algorithms.load",
     "register_algorithm": "polylib.algorithms.registry",
     "register_env": "polylib.registry",
     "RolloutWorker": "polylib.evaluation.rollout_worker",

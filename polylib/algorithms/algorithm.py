@@ -10,12 +10,16 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
-from polylib.algorithms.trainable import TrainableAdapter
+from polylib.algorithms.checkpointing import restore_algorithm, save_algorithm, stored_config
+from polylib.algorithms.registry import get_algorithm_class
+from polylib.algorithms.trainable import TrainableAdapter, checkpoint_folder
+from polylib.checkpoints import CheckpointError, read_header
 from polylib.errors import ConfigError, ConfigTypeError
 from polylib.evaluation.metrics import EpisodeMetrics, EpisodeSummary
 from polylib.evaluation.worker_set import WorkerSet
+from polylib.policy.checkpoint import save_policy
 from polylib.policy.objective import Objective
-from polylib.policy.policy import Policy, Weights
+from polylib.policy.policy import Policy, Weights, random_stream
 from polylib.policy.sample_batch import DEFAULT_POLICY_ID
 
 _LOG_LEVELS = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
@@ -75,9 +79,10 @@ class Algorithm(TrainableAdapter):
             resolved = self.get_default_config().update_from_dict(config)
         if self._given_env is not None:
             resolved.environment(self._given_env)
-        if resolved["env"] is None:
+        if resolved["env"] is None and None in (resolved["observation_space"], resolved["action_space"]):
             raise ConfigError(
-                "config key 'env': no environment given; use .environment('CartPole-v1') or {'env': 'CartPole-v1'}"
+                "config key 'env': no environment given; use .environment('CartPole-v1') or {'env': 'CartPole-v1'}, "
+                "or give observation_space and action_space for an algorithm that doesn't sample"
             )
         resolved.validate()
         resolved.freeze()
@@ -85,7 +90,8 @@ class Algorithm(TrainableAdapter):
         logging.getLogger("polylib").setLevel(_LOG_LEVELS[resolved["log_level"]])
         self._counters: dict[str, int] = defaultdict(int)
         self._timers: dict[str, float] = {}
-        self._episodes = EpisodeSummary(resolved["metrics_num_episodes_for_smoothing"])
+        self.episodes = EpisodeSummary(resolved["metrics_num_episodes_for_smoothing"])
+        self.rng = random_stream(resolved["seed"], 2)
         self._finished: list[EpisodeMetrics] = []
         self.workers = WorkerSet(resolved, self.objective_class)
 
@@ -118,7 +124,7 @@ class Algorithm(TrainableAdapter):
         return self._result(learner, sampled, trained)
 
     def _result(self, learner: dict[str, Any], sampled: int, trained: int) -> dict[str, Any]:
-        episodes, self._finished = self._episodes.update(self._finished), []
+        episodes, self._finished = self.episodes.update(self._finished), []
         counters = dict(self._counters)
         timers = {f"{name}_time_ms": 1000.0 * seconds for name, seconds in self._timers.items()}
         for name, rows in (("sample", sampled), ("learn", trained)):
@@ -157,6 +163,67 @@ class Algorithm(TrainableAdapter):
         if "config" in metrics:
             metrics["config"] = self.config.to_dict()
         return metrics
+
+    # --- checkpoints
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Writes a checkpoint into a folder; Tune calls it, people call `save()`.
+
+        Raises:
+            CheckpointError: if the folder can't be written.
+        """
+        save_algorithm(self, checkpoint_dir)
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Goes on from a checkpoint folder; Tune calls it, people call `restore()`.
+
+        Raises:
+            CheckpointError: if it is missing, damaged, or of another algorithm or other spaces.
+        """
+        restore_algorithm(self, checkpoint)
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Any, config: Mapping[str, Any] | None = None, env: Any = None) -> Algorithm:
+        """An algorithm that goes on from a checkpoint, in the same or another framework.
+
+        Args:
+            checkpoint: its folder, or what `save()` returned, or a Tune checkpoint.
+            config: keys to change: `{"framework": "torch", "num_workers": 0}`.
+            env: the environment, where the checkpoint names a class or function (code isn't stored).
+
+        Raises:
+            CheckpointError: if it is missing, damaged or foreign, or of another algorithm than this class.
+        """
+        folder = checkpoint_folder(checkpoint)
+        name = read_header(folder, "Algorithm").get("algorithm")
+        algorithm_class: Any = get_algorithm_class(str(name))
+        if not issubclass(algorithm_class, cls):
+            raise CheckpointError(f"{folder} is a checkpoint of {name}, not of {cls.__name__}")
+        algo = algorithm_class(stored_config(folder, algorithm_class.config_class, config or {}, env))
+        try:
+            algo.restore(folder)
+        except BaseException:
+            algo.stop()
+            raise
+        return algo
+
+    def export_policy_checkpoint(self, export_dir: str, policy_id: str = DEFAULT_POLICY_ID) -> str:
+        """Writes a checkpoint of one policy, for `polylib.load_policy` and `Policy.from_checkpoint`.
+
+        Raises:
+            CheckpointError: if the folder can't be written.
+        """
+        return str(save_policy(self.get_policy(policy_id), export_dir, self.config.algo_name))
+
+    def progress(self) -> dict[str, Any]:
+        """Counters and times that a checkpoint keeps."""
+        return {"iteration": self._iteration, "time_total_s": self._time_total, "counters": dict(self._counters)}
+
+    def set_progress(self, state: Mapping[str, Any]) -> None:
+        """Goes on counting from `progress()`."""
+        self._iteration, self._time_total = int(state["iteration"]), float(state["time_total_s"])
+        self._counters.update({name: int(value) for name, value in state["counters"].items()})
+        self._episodes_total = int(state["episodes"]["total"])
 
     # --- acting
 

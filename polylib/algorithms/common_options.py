@@ -92,8 +92,8 @@ COMMON_OPTIONS = (
     # --- environment
     Option("env", "environment", None, anything(), "A Gymnasium id, a registered name, or a class/function of a dict."),
     Option("env_config", "environment", {}, mapping(), "Passed to the environment (keyword arguments of an id)."),
-    Option("observation_space", "environment", None, anything(), "Used without an environment.", built=False),
-    Option("action_space", "environment", None, anything(), "Used without an environment.", built=False),
+    Option("observation_space", "environment", None, anything(), "The space, where there is no environment."),
+    Option("action_space", "environment", None, anything(), "The space, where there is no environment."),
     Option("env_task_fn", "environment", None, function(), "Curriculum function.", built=False),
     Option("render_env", "environment", False, boolean(), "Show or record the environment.", built=False),
     Option("clip_rewards", "environment", None, anything(), "Clip rewards.", built=False),

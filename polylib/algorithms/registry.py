@@ -10,10 +10,17 @@ from polylib.errors import ConfigTypeError, UnknownKeyError, did_you_mean
 if TYPE_CHECKING:
     from polylib.algorithms.algorithm import Algorithm
     from polylib.algorithms.algorithm_config import AlgorithmConfig
+    from polylib.policy.objective import Objective
 
-# name -> (config "module:Class", algorithm "module:Class")
-_BUILT_IN = {"PPO": ("polylib.algorithms.ppo.config:PPOConfig", "polylib.algorithms.ppo.ppo:PPO")}
-_registered: dict[str, tuple[Any, Any]] = {}
+# name -> "module:Class" of the config, the algorithm and the objective
+_BUILT_IN = {
+    "PPO": (
+        "polylib.algorithms.ppo.config:PPOConfig",
+        "polylib.algorithms.ppo.ppo:PPO",
+        "polylib.algorithms.ppo.loss:PPOObjective",
+    ),
+}
+_registered: dict[str, tuple[Any, ...]] = {}
 
 
 def algorithm_names() -> list[str]:
@@ -52,7 +59,17 @@ def get_algorithm_class(name: str) -> type[Algorithm]:
     return _load(_find(name)[1])
 
 
-def _find(name: str) -> tuple[Any, Any]:
+def get_objective_class(name: str) -> type[Objective]:
+    """The objective class of algorithm `name`; imports neither Ray nor a framework for polylib's own.
+
+    Raises:
+        UnknownKeyError: offering the nearest name.
+    """
+    found = _find(name)
+    return _load(found[2]) if len(found) > 2 else _load(found[1]).objective_class
+
+
+def _find(name: str) -> tuple[Any, ...]:
     if name in _registered:
         return _registered[name]
     if name in _BUILT_IN:

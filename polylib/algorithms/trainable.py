@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.train.constants import DEFAULT_STORAGE_PATH
 from ray.tune.tune import _Config
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.algorithms.registry import algorithm_names, get_algorithm_class, get_config_class
-from polylib.errors import NotBuiltError, PolylibError
+from polylib.errors import ConfigTypeError, PolylibError
 
 # Tune takes a param_space that is a dict or has `to_dict`, if the class is known to it.
 _Config.register(AlgorithmConfig)
@@ -44,20 +47,54 @@ class TrainableAdapter(tune.Trainable):
         raise NotImplementedError
 
     def save(self, checkpoint_dir: str | None = None) -> Any:
-        """Not in this version."""
-        raise NotBuiltError("this version of polylib has no checkpoints yet; get_weights() and set_weights() work")
+        """Writes a checkpoint.
+
+        Args:
+            checkpoint_dir: the folder; by default one per iteration, in the run's folder or in ~/ray_results.
+
+        Returns:
+            Tune's result: `.checkpoint.path` is the folder, `.metrics` the last result.
+
+        Raises:
+            CheckpointError: if the folder can't be written.
+        """
+        if checkpoint_dir is None and not self._storage:
+            if self._logdir is None:
+                stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+                self._logdir = str(Path(DEFAULT_STORAGE_PATH) / f"{type(self).__name__}_{stamp}_{os.getpid()}")
+            checkpoint_dir = str(Path(self._logdir) / f"checkpoint_{self.iteration:06d}")
+        return super().save(None if checkpoint_dir is None else str(checkpoint_dir))
 
     def restore(self, checkpoint_path: Any) -> None:
-        """Not in this version; Ray's own restore would unpickle files, so it is never called."""
-        raise NotBuiltError("this version of polylib has no checkpoints yet; get_weights() and set_weights() work")
+        """Goes on from a checkpoint.
 
-    def save_checkpoint(self, checkpoint_dir: str) -> Any:
-        """Not in this version."""
-        self.save()
+        Ray's own `restore` would unpickle a `_dict_checkpoint.pkl` that lies in the folder; this never does.
 
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Not in this version."""
-        self.restore(checkpoint)
+        Args:
+            checkpoint_path: a folder, or what `save()` returned, or a Tune checkpoint.
+
+        Raises:
+            CheckpointError: if it is missing, damaged, or of another algorithm or other spaces.
+        """
+        source = getattr(checkpoint_path, "checkpoint", checkpoint_path)
+        if isinstance(source, tune.Checkpoint):
+            with source.as_directory() as folder:
+                self.load_checkpoint(folder)
+        else:
+            self.load_checkpoint(checkpoint_folder(checkpoint_path))
+        self._restored = True
+        self._time_since_restore, self._iterations_since_restore, self._timesteps_since_restore = 0.0, 0, 0
+
+
+def checkpoint_folder(checkpoint: Any) -> str:
+    """The folder of a checkpoint given as a path, as what `save()` returned, or as a Tune checkpoint."""
+    checkpoint = getattr(checkpoint, "checkpoint", checkpoint)
+    if isinstance(checkpoint, str | os.PathLike):
+        return os.fspath(checkpoint)
+    path = getattr(checkpoint, "path", None)
+    if path is None:
+        raise ConfigTypeError(f"a checkpoint must be a folder or what save() returned, got {checkpoint!r}")
+    return os.fspath(path)
 
 
 def register_trainables() -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
 
+from polylib.algorithms.algorithm_config import FRAMEWORK_PACKAGES
 from polylib.algorithms.registry import get_algorithm_class
 from polylib.cli.experiment import Experiment
+from polylib.cli.process import import_quietly
 from polylib.cli.progress import ResultTable, summary_line
 from polylib.cli.stopping import StopCriteria
 from polylib.cli.trials import trial_name
@@ -54,6 +56,7 @@ def run_locally(experiment: Experiment) -> int:
     try:
         for logger in loggers:
             logger.log_trial_start(trial)
+        import_quietly(FRAMEWORK_PACKAGES[trial.config["framework"]])
         algorithm = get_algorithm_class(algo)(config=trial.config)
         done = False
         while not done:

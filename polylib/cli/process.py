@@ -6,8 +6,9 @@ import importlib
 import logging
 import os
 import sys
+import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from polylib.threads import limit_threads
@@ -78,6 +79,27 @@ def import_tensorboard() -> None:
     finally:
         if hide:
             del sys.modules["torch"]
+
+
+def import_quietly(packages: Sequence[str]) -> None:
+    """Imports packages without what their C++ writes to stderr meanwhile, unless the import fails.
+
+    TensorFlow says there, whatever TF_CPP_MIN_LOG_LEVEL is, which CPU instructions it found and that it found no GPU.
+    """
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            for package in packages:
+                importlib.import_module(package)
+        except BaseException:
+            said.seek(0)
+            os.write(stderr, said.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from polylib.errors import WorkerError
 
 # Seconds that a Ray started here has to place what it was sized for.
 _OWN_PLACEMENT_TIMEOUT_S = 60.0
+_CONNECT_TIMEOUT_S = 5.0
 
 
 @contextmanager
@@ -127,10 +129,22 @@ def _start(needed: PlacementGroupFactory | None, options: RunOptions, kwargs: di
 
 
 def _join(address: str, kwargs: dict[str, Any]) -> None:
+    _require_listener(address)
     try:
         ray.init(address=address, **kwargs)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise UsageError(f"--ray-address {address}: can't join this cluster: {error}") from error
+
+
+def _require_listener(address: str) -> None:
+    """Raises a UsageError if nothing listens at `host:port`: Ray would try again for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"--ray-address {address}: no Ray cluster answers there: {error}") from None
 
 
 def _cores() -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from polylib.env.check import check_env
+from polylib.env.check import check_env, one_line
 from polylib.errors import EnvError
 from polylib.registry import env_creator, env_name
 
@@ -50,7 +50,7 @@ def make_vector_env(config: Any, worker_index: int = 0, seed: int | None = None)
         except EnvError:
             raise
         except Exception as error:
-            raise EnvError(f"environment {name!r} can't be made: {type(error).__name__}: {_one_line(error)}") from error
+            raise EnvError(f"environment {name!r} can't be made: {type(error).__name__}: {one_line(error)}") from error
         if not isinstance(made, gym.Env | VectorEnv):
             raise EnvError(
                 f"environment {name!r}: its creator returned {type(made).__name__}, expected a gymnasium.Env or a "
@@ -62,22 +62,30 @@ def make_vector_env(config: Any, worker_index: int = 0, seed: int | None = None)
     if isinstance(first, VectorEnv):
         if count not in (1, first.num_envs):
             raise EnvError(
-                f"environment {name!r} is a vector of {first.num_envs} environments, but num_envs_per_worker is {count}: "
-                "leave it at 1"
+                f"environment {name!r} is a vector of {first.num_envs} environments, but num_envs_per_worker is "
+                f"{count}: leave it at 1"
             )
         return first
     if not config["disable_env_checking"]:
-        check_env(first, name, seed)
+        check_env(first, name, seed, worker_index)
     # copy=False: the sampler copies observations into its columns anyway.
     made = [first, *(make(i) for i in range(1, count))]
-    return SyncVectorEnv([lambda env=env: env for env in made], copy=False, autoreset_mode=AutoresetMode.DISABLED)
+    try:
+        return SyncVectorEnv([lambda env=env: env for env in made], copy=False, autoreset_mode=AutoresetMode.DISABLED)
+    except Exception as error:
+        raise EnvError(
+            f"environment {name!r}: {count} of it can't be stepped together: {type(error).__name__}: {one_line(error)}"
+        ) from error
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
     """How `env` resets its sub-environments; Gymnasium's default where it doesn't say."""
     mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-    return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        known = ", ".join(repr(known.value) for known in AutoresetMode)
+        raise EnvError(
+            f"environment {type(env).__name__}: metadata['autoreset_mode'] is {mode!r}, expected a "
+            f"gymnasium.vector.AutoresetMode or one of {known}"
+        ) from None

@@ -15,6 +15,9 @@ Columns = dict[str, np.ndarray]
 class Collector:
     """Rows of N environments, and where their segments end.
 
+    Attributes:
+        carried: rows of each environment's unfinished episode that `fragment(complete=True)` held back.
+
     Args:
         num_envs: N.
         capacity: rows T to allocate; it grows when they don't suffice.
@@ -25,8 +28,7 @@ class Collector:
         self.columns: Columns = {}
         self.valid = np.ones((self.capacity, num_envs), np.bool_)
         self._last_obs: dict[tuple[int, int], np.ndarray] = {}  # (row, env) -> the true observation after an episode
-        self._carried: list[Columns] = [{} for _ in range(num_envs)]
-        self._next_unroll = 0
+        self.carried: list[Columns] = [{} for _ in range(num_envs)]
 
     def next_row(self) -> int:
         """The index of a new row to fill."""
@@ -54,7 +56,13 @@ class Collector:
 
     def end_episode(self, row: int, env: int, last_obs: np.ndarray) -> None:
         """Notes the true observation after an episode's last row."""
-        self._last_obs[row, env] = np.array(last_obs)
+        self._last_obs[row, env] = np.array(last_obs, self.columns["obs"].dtype)
+
+    def clear(self) -> None:
+        """Forgets everything collected, held back rows too."""
+        self.size, self._last_obs = 0, {}
+        self.valid[:] = True
+        self.carried = [{} for _ in range(self.num_envs)]
 
     def fragment(self, current_obs: np.ndarray, complete: bool, first_unroll_id: int) -> Fragment:
         """Hands out what was collected and starts anew.
@@ -78,7 +86,7 @@ class Collector:
             keep = len(rows)
             if complete:
                 keep = int(finished[-1]) + 1 if len(finished) else 0
-            carried = self._carried[env]
+            carried = self.carried[env]
             offset = count + (len(carried["rewards"]) if carried else 0)
             for k in finished.tolist():
                 ends.append(offset + k + 1)
@@ -87,8 +95,8 @@ class Collector:
             if keep:
                 parts.append(self._take(env, rows[:keep]))
             if complete:
-                rest = self._take(env, rows[keep:]) if keep < len(rows) else {}
-                self._carried[env] = rest if keep else _joined([c for c in (carried, rest) if c])
+                held = [self._take(env, rows[keep:])] if keep < len(rows) else []
+                self.carried[env] = _joined(held if keep or not carried else [carried, *held])
             elif keep and (not len(finished) or finished[-1] != keep - 1):
                 ends.append(offset + keep)
                 last_obs.append(np.array(current_obs[env]))

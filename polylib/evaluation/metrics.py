@@ -20,17 +20,21 @@ class EpisodeSummary:
 
     Args:
         smoothing: episodes that the statistics cover where an iteration finished fewer.
+
+    Attributes:
+        total: episodes finished since the beginning.
+        recent: the last `smoothing` of them.
     """
 
     def __init__(self, smoothing: int) -> None:
         self.smoothing, self.total = smoothing, 0
-        self._recent: deque[EpisodeMetrics] = deque(maxlen=smoothing)
+        self.recent: deque[EpisodeMetrics] = deque(maxlen=smoothing)
 
     def update(self, episodes: Sequence[EpisodeMetrics]) -> dict[str, Any]:
         """Statistics after an iteration that finished `episodes`; means are NaN as long as none has finished."""
-        self._recent.extend(episodes)
+        self.recent.extend(episodes)
         self.total += len(episodes)
-        window = list(episodes) if len(episodes) > self.smoothing else list(self._recent)
+        window = list(episodes) if len(episodes) > self.smoothing else list(self.recent)
         rewards = [e.episode_reward for e in window]
         lengths = [e.episode_length for e in window]
         nan = math.nan

@@ -124,7 +124,9 @@ class RolloutWorker:
         """Weights by policy id and key."""
         return {name: self.get_policy(name).get_weights() for name in (policies or self.policy_map)}
 
-    def set_weights(self, weights: Mapping[str, Weights], version: int | None = None, timestep: int | None = None) -> None:
+    def set_weights(
+        self, weights: Mapping[str, Weights], version: int | None = None, timestep: int | None = None
+    ) -> None:
         """Sets weights by policy id.
 
         Args:
@@ -140,6 +142,21 @@ class RolloutWorker:
             if timestep is not None:
                 policy.set_timestep(timestep)
         self.weights_version = self.weights_version if version is None else version
+
+    def get_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """How this worker goes on sampling: JSON values, and arrays by name. Weights aren't part of it."""
+        values: dict[str, Any] = {"rng": {name: p.rng.bit_generator.state for name, p in self.policy_map.items()}}
+        arrays: dict[str, np.ndarray] = {}
+        if self._sampler is not None:
+            values["sampler"], arrays = self._sampler.get_state()
+        return values, arrays
+
+    def set_state(self, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> bool:
+        """Goes on from `get_state()`; False if episodes had to start anew."""
+        for name, state in values["rng"].items():
+            if name in self.policy_map:
+                self.policy_map[name].rng.bit_generator.state = state
+        return self._sampler is None or self._sampler.set_state(values.get("sampler", {}), arrays)
 
     def foreach_policy(self, function: Callable[[Policy, str], Any]) -> list[Any]:
         """`function(policy, policy_id)` for every policy."""

@@ -1,7 +1,7 @@
 """Sampler: steps a vector environment with a policy and collects fragments.
 
-Gymnasium's vector environments reset their sub-environments in one of three ways. In all of them the rows handed out are
-steps the policy took, and the observation kept for the bootstrap is the episode's true last one:
+Gymnasium's vector environments reset their sub-environments in one of three ways. In all of them the rows handed out
+are steps the policy took, and the observation kept for the bootstrap is the episode's true last one:
 
 * DISABLED (what polylib makes itself): the sampler resets finished environments right away;
 * SAME_STEP: the returned observation is the new episode's first, the last one stands in `info["final_obs"]`;
@@ -10,11 +10,13 @@ steps the policy took, and the observation kept for the bootstrap is the episode
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from polylib.env.check import VectorChecks, nan_rows, one_line, unpacking_hint
 from polylib.env.vector_env import autoreset_mode
 from polylib.errors import EnvError
 from polylib.evaluation.collector import Collector
@@ -23,8 +25,12 @@ from polylib.policy.columns import resolve
 from polylib.policy.fragment import Fragment
 from polylib.policy.policy import Policy
 
+logger = logging.getLogger(__name__)
+
 # Episode ids of different workers never meet: a worker's start at its index times this.
 _IDS_PER_WORKER = 1 << 40
+# complete_episodes: steps, as a multiple of those asked for, after which episodes without an end are worth a warning.
+_PATIENCE = 50
 
 
 class Sampler:
@@ -62,6 +68,7 @@ class Sampler:
         dist_size = policy.objective.dist.inputs_size
         for name in ("obs", "rewards", "terminateds", "truncateds", "eps_id", "t"):
             self.collector.column(name, *resolve(name, policy.observation_space, policy.action_space, dist_size))
+        self._checks = VectorChecks(env, self.collector.columns["obs"].dtype)
         self.episodes: list[EpisodeMetrics] = []
         first_id = worker_index * _IDS_PER_WORKER
         self._eps_id, self._next_id = np.arange(first_id, first_id + n), first_id + n
@@ -70,30 +77,141 @@ class Sampler:
         self._resetting = np.zeros(n, np.bool_)  # NEXT_STEP: whose next step only resets
         self._open_rows, self._complete_rows = np.zeros(n, np.int64), 0
         self._obs: Any = None
-        self._seed = seed
+        self._seed, self._resets = seed, np.zeros(n, np.int64)  # how often each environment was reset
+        # The actions since each environment's last reset, with which a checkpoint's reader gets to the same state.
+        self._history: list[list[np.ndarray]] = [[] for _ in range(n)]
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the environments' state follows from seeds and actions, which is what a checkpoint keeps of it."""
+        return self._seed is not None and self.mode is AutoresetMode.DISABLED
 
     def sample(self) -> Fragment:
         """Steps the environments until there are `fragment_length` rows for each of them, on average.
 
         Raises:
-            EnvError: if an environment raises or returns NaN.
+            EnvError: if an environment raises, or returns NaN or what doesn't fit its spaces. The rows collected so far
+                are lost; the next call starts new episodes.
         """
-        if self._obs is None:
-            self._obs = self._call("reset", seed=self._seed)[0]
-        target, rows = self.fragment_length * self.env.num_envs, 0
-        self._complete_rows = 0
-        while (self._complete_rows if self.complete_episodes else rows) < target:
-            rows += self._step()
-        self._check_finite()
-        current = self._obs.astype(self.collector.columns["obs"].dtype, copy=False)
-        fragment = self.collector.fragment(current, self.complete_episodes, self._next_unroll)
+        try:
+            if self._obs is None:
+                self._reset(np.ones(self.env.num_envs, np.bool_))
+            self._collect(self.fragment_length * self.env.num_envs)
+            self._check_finite()
+        except BaseException:
+            self._abandon()
+            raise
+        if self.replayable:
+            self._remember()
+        fragment = self.collector.fragment(self._obs, self.complete_episodes, self._next_unroll)
         self._next_unroll += len(fragment.starts)
         return fragment
+
+    def get_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """What it takes to go on sampling as if never stopped: JSON values, and arrays by name.
+
+        Environments aren't written: their episodes' seeds and actions are, if they are `replayable`.
+        """
+        if self._obs is None:
+            return {}, {}
+        values = {
+            "num_envs": self.env.num_envs,
+            "replayable": self.replayable,
+            "resets": self._resets.tolist(),
+            "eps_id": self._eps_id.tolist(),
+            "next_id": int(self._next_id),
+            "next_unroll": int(self._next_unroll),
+            "t": self._t.tolist(),
+            "return": self._return.tolist(),
+            "open_rows": self._open_rows.tolist(),
+        }
+        arrays = {"obs": np.array(self._obs)}
+        for env, history in enumerate(self._history):
+            if history:
+                arrays[f"actions/{env}"] = np.concatenate(history)
+        for env, rows in enumerate(self.collector.carried):
+            arrays.update({f"carried/{env}/{name}": column for name, column in rows.items()})
+        return values, arrays
+
+    def set_state(self, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> bool:
+        """Goes on from `get_state()`, by replaying the unfinished episodes.
+
+        Returns:
+            False if that isn't possible (other environments, or ones that don't repeat): episodes start anew then.
+        """
+        n = self.env.num_envs
+        if not values or values["num_envs"] != n or not values["replayable"] or not self.replayable:
+            return False
+        resets = np.array(values["resets"], np.int64)
+        self._next_id, self._next_unroll = values["next_id"], values["next_unroll"]
+        if not self._replay(resets - 1, [arrays.get(f"actions/{env}") for env in range(n)], arrays["obs"]):
+            self._obs, self._resets = None, resets  # other seeds than before, from here on
+            self._eps_id, self._next_id = np.arange(self._next_id, self._next_id + n), self._next_id + n
+            return False
+        self._eps_id = np.array(values["eps_id"])
+        self._t, self._open_rows = np.array(values["t"]), np.array(values["open_rows"])
+        self._return = np.array(values["return"], np.float64)
+        for env in range(n):
+            prefix = f"carried/{env}/"
+            self.collector.carried[env] = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+        return True
+
+    def _replay(self, resets: np.ndarray, actions: list[np.ndarray | None], expected: np.ndarray) -> bool:
+        """Steps every environment through its unfinished episode, all of them ending at the same step."""
+        n = self.env.num_envs
+        lengths = np.array([0 if a is None else len(a) for a in actions])
+        self._obs, self._resets = None, resets.copy()
+        self._reset(np.ones(n, np.bool_))
+        longest = int(lengths.max())
+        idle = next((a[0] for a in actions if a is not None), None)
+        for k in range(longest):
+            starting = lengths == longest - k
+            if k and starting.any():
+                self._resets[starting] = resets[starting]
+                self._reset(starting)
+            row = [idle if (a is None or k < longest - len(a)) else a[k - longest + len(a)] for a in actions]
+            self._obs, _, terminateds, truncateds, _ = self._call("step", np.stack(row))
+            done = terminateds | truncateds
+            if done.any() and k + 1 < longest:
+                self._reset(done)
+        none = lengths == 0
+        if longest and none.any():
+            self._resets[none] = resets[none]
+            self._reset(none)
+        self._resets = resets + 1
+        self._history = [[] if a is None else [a] for a in actions]
+        return np.array_equal(np.asarray(self._obs, expected.dtype), expected)
 
     def pop_episodes(self) -> list[EpisodeMetrics]:
         """The episodes finished since the last call."""
         episodes, self.episodes = self.episodes, []
         return episodes
+
+    def _collect(self, target: int) -> None:
+        rows, warn_at = 0, _PATIENCE * target
+        self._complete_rows = 0
+        while (self._complete_rows if self.complete_episodes else rows) < target:
+            rows += self._step()
+            if rows > warn_at and self.complete_episodes:
+                warn_at *= 2
+                logger.warning(
+                    "environment %r: after %d steps only %d of the %d rows asked for are in finished episodes, which "
+                    "batch_mode='complete_episodes' waits for; gymnasium.wrappers.TimeLimit makes episodes end",
+                    self.env_name,
+                    rows,
+                    self._complete_rows,
+                    target,
+                )
+
+    def _abandon(self) -> None:
+        """After an error in mid-row: the rows are of no use, and the environments start anew."""
+        n = self.env.num_envs
+        self.collector.clear()
+        self._obs, self._history = None, [[] for _ in range(n)]
+        self._t[:] = self._open_rows[:] = 0
+        self._return[:] = 0.0
+        self._resetting[:] = False
+        self._eps_id, self._next_id = np.arange(self._next_id, self._next_id + n), self._next_id + n
 
     def _step(self) -> int:
         """One step of all environments; returns how many of them it was a real step for."""
@@ -112,31 +230,33 @@ class Sampler:
         columns["terminateds"][row] = terminateds
         columns["truncateds"][row] = truncateds
         self._obs = obs
+        done = terminateds | truncateds
         real = self.env.num_envs
         if self.mode is AutoresetMode.NEXT_STEP and self._resetting.any():
-            real = self._skip_resets(row)
+            stepped = ~self._resetting  # the others were only reset: no step, no reward, no end
+            self.collector.valid[row] = stepped
+            rewards, done = np.where(stepped, rewards, 0.0), done & stepped
+            self._t += stepped
+            self._open_rows += stepped
+            self._resetting[:] = False
+            real = int(stepped.sum())
         else:
             self._t += 1
-            self._return += rewards
             self._open_rows += 1
-        done = terminateds | truncateds
+        self._return += rewards
         if done.any():
             self._end_episodes(row, np.flatnonzero(done), obs, infos)
         return real
 
-    def _skip_resets(self, row: int) -> int:
-        """NEXT_STEP: marks the rows of environments whose step was a reset, and counts the others'."""
-        stepped = ~self._resetting
-        self.collector.valid[row] = stepped
-        self._t += stepped
-        self._return += self.collector.columns["rewards"][row] * stepped
-        self._open_rows += stepped
-        self._resetting[:] = False
-        return int(stepped.sum())
-
     def _end_episodes(self, row: int, finished: np.ndarray, obs: np.ndarray, infos: dict[str, Any]) -> None:
         for env in finished.tolist():
-            self.collector.end_episode(row, env, self._true_last_obs(env, obs, infos))
+            last = np.asarray(self._true_last_obs(env, obs, infos))
+            if last.shape != self._checks.obs_shape[1:]:
+                expected = list(self._checks.obs_shape[1:])
+                raise self._error(f"gave info['final_obs'] of shape {list(last.shape)}, expected {expected}", env)
+            if nan_rows(last[None, None]).any():
+                raise self._error(f"returned a NaN observation: {last}", env)
+            self.collector.end_episode(row, env, last)
             self.episodes.append(EpisodeMetrics(float(self._return[env]), int(self._t[env])))
             self._eps_id[env] = self._next_id
             self._next_id += 1
@@ -148,7 +268,31 @@ class Sampler:
         elif self.mode is AutoresetMode.DISABLED:
             mask = np.zeros(self.env.num_envs, np.bool_)
             mask[finished] = True
-            self._obs = self._call("reset", options={"reset_mask": mask})[0]
+            self._reset(mask)
+
+    def _reset(self, mask: np.ndarray) -> None:
+        """Resets the environments in `mask`; each episode has a seed of its own if there is one."""
+        options = {} if self._obs is None else {"options": {"reset_mask": mask}}
+        seed = None if self._seed is None else self._episode_seeds()
+        self._obs = self._call("reset", seed=seed, **options)[0]
+        self._resets += mask
+
+    def _episode_seeds(self) -> list[int]:
+        """The seed of each environment's next episode."""
+        seeds = (self._seed or 0) + 7919 * np.arange(self.env.num_envs) + 104_729 * self._resets
+        return (seeds % (1 << 31)).tolist()
+
+    def _remember(self) -> None:
+        """Appends the fragment's actions to the history of each unfinished episode."""
+        size, columns = self.collector.size, self.collector.columns
+        done = (columns["terminateds"] | columns["truncateds"])[:size]
+        for env in range(self.env.num_envs):
+            ends = np.flatnonzero(done[:, env])
+            if len(ends):
+                self._history[env] = []
+            start = int(ends[-1]) + 1 if len(ends) else 0
+            if start < size:
+                self._history[env].append(columns["actions"][start:size, env].copy())
 
     def _true_last_obs(self, env: int, obs: np.ndarray, infos: dict[str, Any]) -> np.ndarray:
         if self.mode is not AutoresetMode.SAME_STEP:
@@ -156,35 +300,65 @@ class Sampler:
         finals = infos.get("final_obs", infos.get("final_observation"))
         if finals is None or finals[env] is None:
             raise EnvError(
-                f"environment {self.env_name!r} resets in the same step but gives no info['final_obs'] for the episode that "
-                f"ended in sub-environment {env}; without it truncated episodes can't be bootstrapped"
+                f"environment {self.env_name!r} resets in the same step but gives no info['final_obs'] for the episode "
+                f"that ended in sub-environment {env}; without it truncated episodes can't be bootstrapped"
             )
         return finals[env]
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """`reset` or `step`, with what it returned checked."""
         try:
-            return getattr(self.env, method)(*args, **kwargs)
+            result = getattr(self.env, method)(*args, **kwargs)
         except Exception as error:
             if method == "step":
                 self._check_finite()  # NaN observations make NaN actions, which is what the environment chokes on
-            text = " ".join(str(error).split())
-            raise EnvError(
-                f"environment {self.env_name!r} raised in {method}(): {type(error).__name__}: {text} "
-                f"(worker {self.worker_index}, {self.env.num_envs} sub-environments, observation space "
-                f"{self.env.single_observation_space}, action space {self.env.single_action_space})"
-            ) from error
+            text = f"{type(error).__name__}: {one_line(error)}{unpacking_hint(error, method)}"
+            raise self._error(f"raised in {method}(): {text}") from error
+        try:
+            return self._checks.step(result) if method == "step" else self._checks.reset(result)
+        except EnvError as error:
+            raise self._error(str(error)) from None
+
+    def _error(self, what: str, env: int | None = None) -> EnvError:
+        """An error that says which environment did `what`, where, and in which step of an episode (0: the reset).
+
+        Args:
+            what: what the environment did.
+            env: the sub-environment whose last step it was; None: any of them, in the step that wasn't counted yet.
+        """
+        n = self.env.num_envs
+        coming = 0 if self._obs is None else 1
+        if n == 1 or env is not None:
+            at = f"step {int(self._t[env or 0]) + (coming if env is None else 0)} of an episode"
+        else:
+            steps = ", ".join(map(str, (self._t[:8] + coming).tolist()))
+            at = f"steps {steps}{', ...' if n > 8 else ''} of the sub-environments' episodes"
+        which = f", sub-environment {env}" if n > 1 and env is not None else ""
+        return EnvError(f"environment {self.env_name!r} {what} (worker {self.worker_index}{which}, {at})")
 
     def _check_finite(self) -> None:
-        for name, bad in (("obs", np.isnan), ("rewards", lambda x: ~np.isfinite(x))):
-            column = self.collector.columns[name][: self.collector.size]
-            if not np.issubdtype(column.dtype, np.floating):
-                continue
-            wrong = bad(column)
+        """Looks for NaN in all rows at once, since looking in every step takes time.
+
+        Raises:
+            EnvError: naming the step; a row's observation came from the step before it.
+        """
+        collector = self.collector
+        columns, valid = collector.columns, collector.valid[: collector.size]
+        obs, rewards = columns["obs"][: collector.size], columns["rewards"][: collector.size]
+        for what, values, wrong, later in (
+            ("a NaN observation", obs, nan_rows(obs), 0),
+            ("a reward that is not finite", rewards, ~np.isfinite(rewards), 1),
+        ):
+            wrong &= valid
             if wrong.any():
-                row, env = (int(i) for i in np.argwhere(wrong)[0][:2])
-                what = {"obs": "a NaN observation", "rewards": "a reward that is not finite"}[name]
+                row, env = (int(i) for i in np.argwhere(wrong)[0])
+                which = f", sub-environment {env}" if self.env.num_envs > 1 else ""
                 raise EnvError(
-                    f"environment {self.env_name!r} returned {what}: {column[row, env]} at step "
-                    f"{int(self.collector.columns['t'][row, env])} of an episode (worker {self.worker_index}, "
-                    f"sub-environment {env})"
+                    f"environment {self.env_name!r} returned {what}: {values[row, env]} (worker "
+                    f"{self.worker_index}{which}, step {int(columns['t'][row, env]) + later} of an episode)"
                 )
+        if self._obs is not None:
+            wrong = nan_rows(self._obs[None])[0]
+            if wrong.any():
+                env = int(np.argmax(wrong))
+                raise self._error(f"returned a NaN observation: {self._obs[env]}", env)

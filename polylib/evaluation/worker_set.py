@@ -32,10 +32,11 @@ class WorkerSet:
     def __init__(self, config: Any, objective_class: type[Objective]) -> None:
         self.config = config
         framework = config.resolve_framework()
-        remote = config["num_workers"]
-        local_env = remote == 0 or config["create_env_on_local_worker"]
-        spaces = None
-        if not local_env:
+        has_env = config["env"] is not None
+        remote = config["num_workers"] if has_env else 0
+        local_env = has_env and (remote == 0 or config["create_env_on_local_worker"])
+        spaces = None if has_env else (config["observation_space"], config["action_space"])
+        if has_env and not local_env:
             probe = make_vector_env(config, 0, env_seed(config["seed"], 0))
             spaces = (probe.single_observation_space, probe.single_action_space)
             probe.close()

@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from polylib.errors import EnvError
+from polylib.errors import BatchError, EnvError
 from polylib.policy.ops import Array
 
 # log_std outside this range gives a standard deviation that float32 can't work with (case: exp(100) overflows).
@@ -22,6 +22,7 @@ LOG_STD_RANGE = (-20.0, 20.0)
 # What a masked logit becomes: finite, so that 0 * log(0) stays 0 in entropies and gradients.
 MASKED_LOGIT = -1e9
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+_NO_MASK = "action masks work with Discrete and MultiDiscrete action spaces only"
 
 
 class Distribution(ABC):
@@ -63,7 +64,23 @@ class Distribution(ABC):
         """
         if action_mask is None:
             return inputs
-        raise EnvError("action masks work with Discrete and MultiDiscrete action spaces only")
+        raise EnvError(_NO_MASK)
+
+    def check_mask(self, action_mask: np.ndarray) -> None:
+        """Checks a mask `[B, inputs_size] bool` on the host, where an error can still name the row.
+
+        Raises:
+            BatchError: if a row allows no action at all, or the space has no discrete choices.
+        """
+        raise BatchError(f"column 'action_mask': {_NO_MASK}")
+
+    def check_actions(self, actions: np.ndarray) -> None:
+        """Checks that actions `[B, *action_shape]` have a probability: backends disagree about those that have none.
+
+        Raises:
+            BatchError: naming the row of an action outside the space.
+        """
+        return None
 
     def zero_noise(self, batch_size: int) -> np.ndarray:
         """The noise of the most likely action."""
@@ -72,7 +89,14 @@ class Distribution(ABC):
 
 def _gumbel(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     # -log of an exponential variate is a Gumbel variate; argmax(logits + Gumbel) is a sample of softmax(logits).
-    return -np.log(rng.standard_exponential(shape, dtype=np.float32))
+    # One variate in ten million is exactly 0 (the next is 1.3e-7): its noise would be infinite, and choose even a masked
+    # action.
+    return -np.log(np.maximum(rng.standard_exponential(shape, dtype=np.float32), np.float32(2**-24)))
+
+
+def _finite(ops: Any, logits: Array) -> Array:
+    # A network that masks by itself gives -inf, and 0 * -inf is NaN.
+    return ops.maximum(logits, MASKED_LOGIT)
 
 
 class Categorical(Distribution):
@@ -98,21 +122,41 @@ class Categorical(Distribution):
 
     def logp(self, ops: Any, inputs: Array, actions: Array, raw: Array | None = None) -> Array:
         """Log-softmax at the action."""
-        return ops.pick(ops.log_softmax(inputs), actions - self.start if self.start else actions)
+        return ops.pick(ops.log_softmax(_finite(ops, inputs)), actions - self.start if self.start else actions)
 
     def entropy(self, ops: Any, inputs: Array) -> Array:
         """-sum p log p."""
-        logp = ops.log_softmax(inputs)
+        logp = ops.log_softmax(_finite(ops, inputs))
         return -ops.sum(ops.exp(logp) * logp, -1)
 
     def kl(self, ops: Any, inputs: Array, other: Array) -> Array:
         """sum p (log p - log q)."""
-        logp = ops.log_softmax(inputs)
-        return ops.sum(ops.exp(logp) * (logp - ops.log_softmax(other)), -1)
+        logp = ops.log_softmax(_finite(ops, inputs))
+        return ops.sum(ops.exp(logp) * (logp - ops.log_softmax(_finite(ops, other))), -1)
 
     def mask(self, ops: Any, inputs: Array, action_mask: Array | None) -> Array:
         """Masked logits become very small, not -inf: entropy, KL and gradients stay finite."""
         return inputs if action_mask is None else ops.where(action_mask, inputs, MASKED_LOGIT + ops.zeros_like(inputs))
+
+    def check_mask(self, action_mask: np.ndarray) -> None:
+        """Every row needs an action that is allowed."""
+        allowed = action_mask.any(-1)
+        if not allowed.all():
+            raise BatchError(
+                f"column 'action_mask': row {int(np.argmin(allowed))} allows no action; at least one of "
+                f"{self.inputs_size} has to be true"
+            )
+
+    def check_actions(self, actions: np.ndarray) -> None:
+        """From `start` to `start + n - 1`."""
+        choices = actions - self.start
+        bad = (choices < 0) | (choices >= self.inputs_size)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise BatchError(
+                f"column 'actions': row {row} holds {actions[row]}, expected {self.start} to "
+                f"{self.start + self.inputs_size - 1}"
+            )
 
 
 class MultiCategorical(Distribution):
@@ -141,8 +185,9 @@ class MultiCategorical(Distribution):
 
     def sample(self, ops: Any, inputs: Array, noise: Array) -> tuple[Array, None]:
         """One Gumbel-max sample per component, `[B, *shape] int64`."""
-        parts = [part.sample(ops, x, noise[:, a:b])[0] for (part, x), (a, b) in zip(self._split(inputs), self.slices, strict=True)]
-        return ops.reshape(ops.stack(parts, -1), (-1, *self.shape)), None
+        noises = [noise[:, a:b] for a, b in self.slices]
+        choices = [part.sample(ops, x, z)[0] for (part, x), z in zip(self._split(inputs), noises, strict=True)]
+        return ops.reshape(ops.stack(choices, -1), (-1, *self.shape)), None
 
     def logp(self, ops: Any, inputs: Array, actions: Array, raw: Array | None = None) -> Array:
         """Sum over components."""
@@ -163,6 +208,25 @@ class MultiCategorical(Distribution):
         """As `Categorical.mask`, over all logits."""
         return Categorical(self.inputs_size).mask(ops, inputs, action_mask)
 
+    def check_mask(self, action_mask: np.ndarray) -> None:
+        """Every component needs a choice that is allowed."""
+        for part, mask in self._split(action_mask):
+            part.check_mask(mask)
+
+    def check_actions(self, actions: np.ndarray) -> None:
+        """Component by component."""
+        flat = actions.reshape(len(actions), len(self.parts))
+        for i, part in enumerate(self.parts):
+            part.check_actions(flat[:, i])
+
+
+def _inward(bound: np.ndarray, inside: float) -> np.ndarray:
+    """A float64 bound in float32, never beyond it: float32(0.1) is above 0.1. Beyond float32's range it is infinite."""
+    with np.errstate(over="ignore"):
+        rounded = bound.astype(np.float32)
+    beyond = np.isfinite(rounded) & ((rounded < bound) if inside > 0 else (rounded > bound))
+    return np.where(beyond, np.nextafter(rounded, np.float32(inside)), rounded)
+
 
 class DiagGaussian(Distribution):
     """Independent normals for a Box; inputs are means, then log standard deviations.
@@ -181,15 +245,14 @@ class DiagGaussian(Distribution):
         self.size = math.prod(space.shape)
         self.inputs_size, self.noise_size = 2 * self.size, self.size
         low, high = (np.asarray(b, np.float64).ravel() for b in (space.low, space.high))
-        bounded = np.isfinite(low) & np.isfinite(high) & (high > low)
+        self.low, self.high = _inward(low, np.inf), _inward(high, -np.inf)
+        bounded = np.isfinite(self.low) & np.isfinite(self.high) & (high > low)
         scaled = bounded & normalize
-        with np.errstate(invalid="ignore"):
-            self.scale = np.where(scaled, (high - low) / 2, 1.0).astype(np.float32)
-            self.shift = np.where(scaled, (high + low) / 2, 0.0).astype(np.float32)
+        low, high = np.where(scaled, low, -1.0), np.where(scaled, high, 1.0)
+        self.scale, self.shift = ((high - low) / 2).astype(np.float32), ((high + low) / 2).astype(np.float32)
         self.identity = not scaled.any()
         self.log_scale = float(np.log(self.scale.astype(np.float64)).sum())
-        self.low, self.high = low.astype(np.float32), high.astype(np.float32)
-        self.clips = (clip or normalize) and bool(np.isfinite(low).any() or np.isfinite(high).any())
+        self.clips = (clip or normalize) and bool(np.isfinite(self.low).any() or np.isfinite(self.high).any())
 
     def _split(self, ops: Any, inputs: Array) -> tuple[Array, Array]:
         return inputs[:, : self.size], ops.clip(inputs[:, self.size :], *LOG_STD_RANGE)
@@ -230,7 +293,9 @@ class DiagGaussian(Distribution):
         return ops.sum(log_std_q - log_std + 0.5 * (ratio + distance) - 0.5, -1)
 
 
-def make_distribution(space: gym.Space[Any], normalize_actions: bool = True, clip_actions: bool = False) -> Distribution:
+def make_distribution(
+    space: gym.Space[Any], normalize_actions: bool = True, clip_actions: bool = False
+) -> Distribution:
     """The distribution of an action space.
 
     Args:
@@ -260,7 +325,9 @@ class BoundDistribution:
         model: ignored; RLlib's second argument.
     """
 
-    def __init__(self, dist: Distribution, ops: Any, rng: np.random.Generator, inputs: Array, model: Any = None) -> None:
+    def __init__(
+        self, dist: Distribution, ops: Any, rng: np.random.Generator, inputs: Array, model: Any = None
+    ) -> None:
         self.dist, self.ops, self.rng, self.inputs = dist, ops, rng, inputs
 
     def _draw(self, noise: np.ndarray) -> Array:

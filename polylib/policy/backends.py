@@ -17,6 +17,7 @@ _BACKENDS = {
     ("tf2", False): "polylib.policy.tf.eager_policy:EagerPolicy",
     ("tf2", True): "polylib.policy.tf.eager_policy:TracedPolicy",
     ("torch", False): "polylib.policy.torch.policy:TorchPolicy",
+    ("numpy", False): "polylib.policy.numpy.policy:NumpyPolicy",
 }
 
 
@@ -33,7 +34,8 @@ def policy_class(framework: str, traced: bool = False) -> type[Policy]:
     target = _BACKENDS.get((framework, traced and framework == "tf2"))
     if target is None:
         known = sorted({name for name, _ in _BACKENDS})
-        raise FrameworkError(f"unknown framework {framework!r}.{did_you_mean(framework, known)} Known: {', '.join(known)}")
+        hint = did_you_mean(framework, known)
+        raise FrameworkError(f"unknown framework {framework!r}.{hint} Known: {', '.join(known)}")
     module, _, name = target.partition(":")
     try:
         return getattr(importlib.import_module(module), name)

@@ -23,8 +23,8 @@ def clip_by_global_norm(ops: Any, gradients: Sequence[Array], limit: Array) -> t
         The scaled gradients, and the norm before scaling.
     """
     norm = ops.sqrt(sum(ops.sum(ops.square(g)) for g in gradients))
-    # limit / limit is exactly 1, inf / inf would be NaN: so the smaller of the quotient and 1, over a norm above 0.
-    scale = ops.minimum(limit / ops.maximum(norm, 1e-12), 1.0)
+    # 0 / 0 and inf / inf would be NaN, so the norm divides as a positive, finite number.
+    scale = ops.minimum(limit / ops.clip(norm, 1e-12, 3e38), 1.0)
     return [g * scale for g in gradients], norm
 
 

@@ -34,6 +34,7 @@ def argmax(x: Any) -> Any:  # noqa: D103
 
 def logsumexp(x: Any, axis: int = -1) -> Any:  # noqa: D103
     top = np.max(x, axis=axis, keepdims=True)
+    top = np.where(np.isfinite(top), top, np.zeros((), x.dtype))  # inf - inf is NaN
     return np.squeeze(top, axis) + np.log(np.sum(np.exp(x - top), axis=axis))
 
 

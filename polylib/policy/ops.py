@@ -1,8 +1,9 @@
 """The array namespace that losses are written over: NumPy's names, one module per backend.
 
-`numpy_ops` is the oracle of the parity tests; `tf/ops.py` and `torch/ops.py` have the same names and meanings. Inside an
-objective use only these functions, arithmetic, comparison and indexing, so that one body runs in a TF1 graph, eagerly,
-traced, in torch and in NumPy. The list is kept short on purpose: a new name has to earn its place in four files.
+`numpy_ops` is the oracle of the parity tests; `tf/ops.py` and `torch/ops.py` have the same names and meanings. Inside
+an objective use only these functions, arithmetic, comparison and indexing, so that one body runs in a TF1 graph,
+eagerly, traced, in torch and in NumPy. The list is kept short on purpose: a new name has to earn its place in four
+files.
 """
 
 from __future__ import annotations

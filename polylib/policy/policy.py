@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from polylib.errors import BatchError, WeightsError
+from polylib.errors import BatchError, ConfigError, WeightsError, did_you_mean
 from polylib.models.distributions import BoundDistribution
 from polylib.policy import columns as col
 from polylib.policy.objective import PolicySpec
-from polylib.policy.sample_batch import SampleBatch
 
 Weights = dict[str, np.ndarray]
 Stats = dict[str, float]
@@ -69,8 +68,8 @@ class Policy(ABC):
         self.groups = self.objective.groups()
         self.rng = random_stream(spec.seed, 1, spec.stream)
         self.num_updates = self.global_timestep = 0
-        self.coefficients: dict[str, float] = {}
-        self.set_coefficients(**self.objective.coefficients())
+        self.coefficients: dict[str, float] = dict(self.objective.coefficients())
+        self.set_coefficients(**self.coefficients)
         self.set_coefficients(**self.objective.scheduled(0))
         self._obs_shape, self._obs_dtype = self._column("obs")
         self._state_shapes = [shape for net in self.network_specs.values() for shape in net.state]
@@ -97,7 +96,7 @@ class Policy(ABC):
             action_mask: `[B, dist_inputs] bool`, False for discrete actions not to take.
 
         Raises:
-            BatchError: if a shape doesn't fit the spaces.
+            BatchError: if a shape doesn't fit the spaces, or a row of `action_mask` allows no action.
         """
         inputs = self._inputs(obs, state, action_mask)
         size = len(inputs["obs"])
@@ -108,6 +107,8 @@ class Policy(ABC):
         actions = out.pop("actions")
         if actions.dtype != self._action_dtype:
             actions = actions.astype(self._action_dtype)
+        elif "action_raw" in out and np.may_share_memory(actions, out["action_raw"]):
+            actions = actions.copy()  # an environment may write to its action; that must not change what is learnt from
         return ActionOutput(actions, [out.pop(f"state_out_{i}") for i in range(len(self._state_shapes))], out)
 
     def compute_single_action(
@@ -156,10 +157,13 @@ class Policy(ABC):
             action_mask: `[B, dist_inputs] bool`.
 
         Raises:
-            BatchError: if a shape doesn't fit the spaces.
+            BatchError: if a shape doesn't fit the spaces, or an action is outside a discrete space.
         """
         inputs = self._inputs(obs, state, action_mask)
-        return self._log_likelihoods(inputs, self._cast("actions", actions, *self._column("actions")))
+        cast = self._cast("actions", actions, *self._column("actions"))
+        _count_rows({"obs": inputs["obs"], "actions": cast})
+        self.objective.dist.check_actions(cast)
+        return self._log_likelihoods(inputs, cast)
 
     def compute_values(self, obs: Any, state: Sequence[np.ndarray] | None = None) -> np.ndarray:
         """Values `[B] float32` of observations `[B, *obs_shape]`.
@@ -205,9 +209,12 @@ class Policy(ABC):
             BatchError: naming the column that is missing or doesn't fit.
         """
         prepared, size = self._prepare(batch)
+        indices = np.asarray(indices)
+        if indices.ndim != 2 or not indices.size or indices.dtype.kind not in "iu":
+            raise BatchError(f"indices must be [U, M] integers, got {indices.dtype}{list(indices.shape)}")
+        if indices.min() < 0 or indices.max() >= size:
+            raise BatchError(f"indices from {indices.min()} to {indices.max()}: the batch has rows 0 to {size - 1}")
         indices = np.ascontiguousarray(indices, np.int32)
-        if indices.ndim != 2 or not indices.size or indices.min() < 0 or indices.max() >= size:
-            raise BatchError(f"indices must be [U, M] rows of a batch of {size}, got shape {indices.shape}")
         flat = self.objective.noise(self.rng, indices.size)
         noise = {name: x.reshape(*indices.shape, *x.shape[1:]) for name, x in flat.items()}
         stats = self._learn_minibatches(prepared, noise, indices)
@@ -234,7 +241,17 @@ class Policy(ABC):
         self.num_updates += 1
 
     def set_coefficients(self, **values: float) -> None:
-        """Changes coefficients; the next call uses them, without retracing anything."""
+        """Changes coefficients; the next call uses them, without retracing anything.
+
+        Raises:
+            ConfigError: naming one that the objective doesn't have.
+        """
+        for name in values:
+            if name not in self.coefficients:
+                raise ConfigError(
+                    f"this policy has no coefficient {name!r}.{did_you_mean(name, self.coefficients)} "
+                    f"It has {', '.join(self.coefficients)}"
+                )
         self.coefficients.update({name: float(np.float32(value)) for name, value in values.items()})
         self._c = np.fromiter(self.coefficients.values(), np.float32, len(self.coefficients))
 
@@ -265,7 +282,7 @@ class Policy(ABC):
         self._set_weights(self._check_weights(weights, "weights", self._shapes()))
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that training changes: weights, optimizer, coefficients, counters, random state. NumPy and JSON."""
+        """What training changes: weights, optimizer, coefficients, counters, random state. NumPy and JSON."""
         return {
             "weights": self._get_weights(),
             "optimizer": self._get_optimizer(),
@@ -279,10 +296,13 @@ class Policy(ABC):
         """Continues from `get_state()` of a policy of any framework.
 
         Raises:
-            WeightsError: if the weights don't fit.
+            WeightsError: if the weights or the optimizer don't fit; nothing is set then.
         """
-        self.set_weights(state["weights"])
-        self._set_optimizer(state["optimizer"])
+        weights = self._check_weights(state["weights"], "weights", self._shapes())
+        slots = {key: np.shape(value) for key, value in self._get_optimizer().items()}
+        optimizer = self._check_weights(state["optimizer"], "optimizer", slots)
+        self._set_weights(weights)
+        self._set_optimizer(optimizer)
         self.set_coefficients(**state["coefficients"])
         self.num_updates, self.global_timestep = int(state["num_updates"]), int(state["global_timestep"])
         self.rng.bit_generator.state = state["rng"]
@@ -305,7 +325,7 @@ class Policy(ABC):
         """`dist_class(inputs)` is the action distribution for `inputs: [B, dist_inputs]` as `model` returns them."""
         return partial(BoundDistribution, self.objective.dist, self._ops(), self.rng)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (most backends hold nothing)
         """Frees what the backend holds (a session); the policy can't be used afterwards."""
 
     # --- preparation
@@ -319,9 +339,13 @@ class Policy(ABC):
         return self.action_space.dtype  # type: ignore[return-value]
 
     def _cast(self, name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise BatchError(f"column {name!r} can't be made an array: {error}") from None
         if array.ndim == 0 or array.shape[1:] != shape:
-            raise BatchError(f"column {name!r} has shape {list(array.shape)}, expected [B, {', '.join(map(str, shape))}]")
+            expected = ", ".join(map(str, ("B", *shape)))
+            raise BatchError(f"column {name!r} has shape {list(array.shape)}, expected [{expected}]")
         if array.dtype == dtype:
             return array
         if not np.can_cast(array.dtype, dtype, "same_kind") and not (
@@ -342,6 +366,9 @@ class Policy(ABC):
             inputs[f"state_{i}"] = self._cast(f"state_{i}", value, shape, np.dtype(np.float32))
         if action_mask is not None:
             inputs["action_mask"] = self._cast("action_mask", action_mask, *self._column("action_mask"))
+            self.objective.dist.check_mask(inputs["action_mask"])
+        if len(inputs) > 1:
+            _count_rows(inputs)
         return inputs
 
     def _prepare(self, batch: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], int]:
@@ -355,13 +382,13 @@ class Policy(ABC):
                     f"the batch has no column {name!r}, which {type(self.objective).__name__} learns from; "
                     f"it has {', '.join(sorted(batch)) or 'none'}. Was it postprocessed?"
                 )
-        sizes = {name: len(x) for name, x in prepared.items()}
-        size = sizes[next(iter(sizes))]
-        for name, rows in sizes.items():
-            if rows != size:
-                raise BatchError(f"column {name!r} has {rows} rows, {next(iter(sizes))!r} has {size}")
+        size = _count_rows(prepared)
         if size == 0:
             raise BatchError("the batch has no rows")
+        if "actions" in prepared:
+            self.objective.dist.check_actions(prepared["actions"])
+        if "action_mask" in prepared:
+            self.objective.dist.check_mask(prepared["action_mask"])
         return prepared, size
 
     def _info(self, stats: Stats, rows: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -391,10 +418,13 @@ class Policy(ABC):
         for key, shape in shapes.items():
             if key not in weights:
                 raise WeightsError(f"{what}: variable {key!r} is missing")
-            value = np.asarray(weights[key], np.float32)
+            value = np.asarray(weights[key])
             if value.shape != shape:
-                raise WeightsError(f"{what}: variable {key!r} has shape {list(value.shape)}, this policy's {list(shape)}")
-            checked[key] = value
+                expected = list(shape)
+                raise WeightsError(f"{what}: variable {key!r} has shape {list(value.shape)}, this policy's {expected}")
+            if value.dtype.kind not in "fiu":
+                raise WeightsError(f"{what}: variable {key!r} has dtype {value.dtype}, expected float32")
+            checked[key] = value.astype(np.float32, copy=False)
         return checked
 
     # --- what a backend implements
@@ -455,4 +485,14 @@ class Policy(ABC):
 
     @abstractmethod
     def _set_optimizer(self, state: Mapping[str, np.ndarray]) -> None:
-        """Sets what `_get_optimizer` returns."""
+        """Sets what `_get_optimizer` returns; keys, shapes and dtypes were checked."""
+
+
+def _count_rows(arrays: Mapping[str, np.ndarray]) -> int:
+    """The number of rows that all columns have: backends would silently repeat a single row."""
+    first = next(iter(arrays))
+    size = len(arrays[first])
+    for name, x in arrays.items():
+        if len(x) != size:
+            raise BatchError(f"column {name!r} has {len(x)} rows, {first!r} has {size}")
+    return size

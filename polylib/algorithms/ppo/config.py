@@ -67,4 +67,6 @@ class PPOConfig(AlgorithmConfig):
                 f"train_batch_size={self['train_batch_size']}; lower the one or raise the other"
             )
         if self["use_gae"] and not self["use_critic"]:
-            raise ConfigError("config key 'use_gae': GAE needs the value function; set use_critic=True or use_gae=False")
+            raise ConfigError(
+                "config key 'use_gae': GAE needs the value function; set use_critic=True or use_gae=False"
+            )

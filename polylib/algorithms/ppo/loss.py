@@ -43,8 +43,9 @@ def ppo_loss(
     Source: arXiv:1707.06347, L^CLIP of eq. 7, KL penalty of eq. 8, combined as in eq. 9; the bound on a row's squared
     value error is RLlib's `vf_clip_param`.
     """
-    # r_t(theta), the probability ratio of eq. 6
-    ratio = ops.exp(logp - batch["action_logp"])
+    # r_t(theta), the probability ratio of eq. 6. exp overflows at 88, and its gradient is then NaN even where the ratio
+    # is clipped.
+    ratio = ops.exp(ops.minimum(logp - batch["action_logp"], 80.0))
     clipped = ops.clip(ratio, 1.0 - c["clip_param"], 1.0 + c["clip_param"])
     surrogate = ops.minimum(batch["advantages"] * ratio, batch["advantages"] * clipped)
     value_error = ops.minimum(ops.square(values - batch["value_targets"]), c["vf_clip_param"])

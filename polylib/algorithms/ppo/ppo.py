@@ -8,7 +8,6 @@ from polylib.algorithms.algorithm import Algorithm
 from polylib.algorithms.ppo.config import PPOConfig
 from polylib.algorithms.ppo.loss import PPOObjective, standardized
 from polylib.execution.sgd import synchronous_sample, train_minibatches
-from polylib.policy.policy import random_stream
 from polylib.policy.sample_batch import DEFAULT_POLICY_ID
 
 
@@ -17,11 +16,6 @@ class PPO(Algorithm):
 
     config_class = PPOConfig
     objective_class = PPOObjective
-
-    def setup(self, config: dict[str, Any]) -> None:
-        """Builds workers and the random stream that shuffles minibatches."""
-        super().setup(config)
-        self._rng = random_stream(self.config["seed"], 2)
 
     def training_step(self) -> dict[str, Any]:
         """One batch: rollouts, epochs of SGD, the new KL weight, the broadcast."""
@@ -39,7 +33,7 @@ class PPO(Algorithm):
                 batch,
                 config["sgd_minibatch_size"],
                 config["num_sgd_iter"],
-                self._rng,
+                self.rng,
                 config["shuffle_sequences"],
             )
         policy.adapt_coefficients(stats)

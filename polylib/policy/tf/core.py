@@ -1,7 +1,7 @@
 """What the three TensorFlow modes share: networks, Adam, and one body per operation.
 
-`EagerPolicy` calls the bodies, `TracedPolicy` wraps them in tf.function, `GraphPolicy` puts them into its own graph. They
-differ only in `_compile`: how a body becomes a function of NumPy arrays.
+`EagerPolicy` calls the bodies, `TracedPolicy` wraps them in tf.function, `GraphPolicy` puts them into its own graph.
+They differ only in `_compile`: how a body becomes a function of NumPy arrays.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class TFPolicy(Policy):
         coefficients = self._named(c)
         with tf.GradientTape(persistent=len(self.groups) > 1) as tape:
             losses, stats, rows = self.objective.losses(ops, self.nets, batch, noise, coefficients, training=True)
-        gradients, norms = {}, {}
+        gradients: dict[str, Any] = {}
+        norms: dict[str, Any] = {}
         for group, keys in self._group_keys.items():
             variables = [self._variables[key].value for key in keys]
             found = tape.gradient(losses[group], variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
@@ -156,7 +157,12 @@ class TFPolicy(Policy):
     # --- how a body runs
 
     def _run(
-        self, name: str, structure: tuple[str, ...], body: Callable[..., Any], args: tuple[Any, ...], free: tuple[int, ...]
+        self,
+        name: str,
+        structure: tuple[str, ...],
+        body: Callable[..., Any],
+        args: tuple[Any, ...],
+        free: tuple[int, ...],
     ) -> Any:
         """Calls `body` on NumPy arrays, compiled once per `(name, structure)`."""
         function = self._functions.get((name, structure))
@@ -186,7 +192,7 @@ class TFPolicy(Policy):
         """A function of NumPy arrays, nested like `args`, that runs `body`; leading `free` axes may change size."""
 
     def _set_optimizer(self, state: Mapping[str, np.ndarray]) -> None:
-        self._assign(self._slots, self._check_weights(state, "optimizer", {k: tuple(v.shape) for k, v in self._slots.items()}))
+        self._assign(self._slots, dict(state))
 
     def _set_weights(self, weights: Weights) -> None:
         self._assign(self._variables, weights)

@@ -114,7 +114,7 @@ class TracedPolicy(EagerPolicy):
         if limit is not None and self.traces[name] - 1 > limit:
             raise RetraceError(
                 f"the policy's {name} step was traced {self.traces[name]} times, eager_max_retraces is {limit}. "
-                f"Its inputs changed from ({self._last_trace.get(name, '')}) to ({signature}): keep columns, dtypes and "
-                "ranks the same from call to call, or raise eager_max_retraces"
+                f"Its inputs changed from ({self._last_trace.get(name, '')}) to ({signature}): keep columns, dtypes "
+                "and ranks the same from call to call, or raise eager_max_retraces"
             )
         self._last_trace[name] = signature

@@ -33,7 +33,8 @@ class GraphPolicy(TFPolicy):
                 (list(group), [getattr(v, "value", v) if not isinstance(v, tf.Variable) else v for v in group.values()])
                 for group in (self._variables, self._slots)
             ]
-            self._readers = [make_callable(self.session, [], [tf.identity(v) for v in vs], False) for _, vs in self._reads]
+            fetches = [[tf.identity(v) for v in vs] for _, vs in self._reads]
+            self._readers = [make_callable(self.session, [], tensors, False) for tensors in fetches]
             self._writers = {id(group): self._writer(group) for group in (self._variables, self._slots)}
         self._model = GraphModel(next(iter(self.nets.values())), self.graph, self.session)
 

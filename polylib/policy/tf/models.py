@@ -9,7 +9,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from polylib.errors import FrameworkError
 from polylib.models.networks import Layer, NetworkSpec
+
+if keras.backend.backend() != "tensorflow":
+    raise FrameworkError(
+        f"frameworks 'tf' and 'tf2' need Keras on TensorFlow, here it runs on {keras.backend.backend()!r}: set the "
+        "environment variable KERAS_BACKEND=tensorflow before anything imports keras"
+    )
 
 
 class OneHot(keras.layers.Layer):
@@ -45,7 +52,9 @@ def _make(layer: Layer) -> Any:
     if layer.kind == "flatten":
         return keras.layers.Reshape((layer.units,), name=layer.name)
     # Zeros: the policy sets the canonical initial weights, drawn in NumPy, right after.
-    return keras.layers.Dense(layer.units, layer.activation, kernel_initializer="zeros", name=layer.name)
+    return keras.layers.Dense(
+        layer.units, layer.activation, kernel_initializer="zeros", name=layer.name, dtype="float32"
+    )
 
 
 class KerasNetwork:
@@ -67,7 +76,8 @@ class KerasNetwork:
             tensors[layer.name] = made[layer.name](tensors[layer.source])
         self._inputs = {name: tensors[name] for name in spec.inputs}
         self._tensors = tensors
-        self.model = keras.Model(self._single(self._inputs), {o: tensors[n] for o, n in spec.outputs.items()}, name=spec.name)
+        outputs = {output: tensors[name] for output, name in spec.outputs.items()}
+        self.model = keras.Model(self._single(self._inputs), outputs, name=spec.name)
         self.variables: dict[str, Any] = {}
         for name, (kernel, bias) in spec.weight_keys().items():
             self.variables[kernel], self.variables[bias] = made[name].kernel, made[name].bias

@@ -23,6 +23,11 @@ _ACTIVATIONS = {
 }
 
 
+def _linear(layer: Layer) -> nn.Module:
+    # The policy sets the canonical weights right after; torch's own would be drawn from the process's global generator.
+    return nn.Linear(layer.fan_in, layer.units, device="meta", dtype=torch.float32).to_empty(device="cpu")
+
+
 class TorchNetwork(nn.Module):
     """A `NetworkSpec` as a torch module.
 
@@ -34,9 +39,7 @@ class TorchNetwork(nn.Module):
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.dense = nn.ModuleDict(
-            {layer.name: nn.Linear(layer.fan_in, layer.units) for layer in spec.layers if layer.kind == "dense"}
-        )
+        self.dense = nn.ModuleDict({layer.name: _linear(layer) for layer in spec.layers if layer.kind == "dense"})
 
     def variables(self) -> dict[str, nn.Parameter]:
         """Canonical key to parameter, in creation order (kernels are transposed at the border)."""

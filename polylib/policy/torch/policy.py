@@ -14,8 +14,13 @@ from polylib.policy.torch import ops
 from polylib.policy.torch.models import TorchNetwork
 
 
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    # torch knows no negative strides, and warns of arrays that can't be written to, such as those from Ray's store.
+    return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
+
+
 def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    return {name: torch.as_tensor(x) for name, x in arrays.items()}
+    return {name: _tensor(x) for name, x in arrays.items()}
 
 
 def _to_canonical(key: str, tensor: torch.Tensor) -> np.ndarray:
@@ -75,7 +80,7 @@ class TorchPolicy(Policy):
     @torch.inference_mode()
     def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
         dist_inputs = self.objective.dist_inputs(ops, self.nets, _tensors(inputs))
-        return self.objective.dist.logp(ops, dist_inputs, torch.as_tensor(actions)).numpy()
+        return self.objective.dist.logp(ops, dist_inputs, _tensor(actions)).numpy()
 
     # --- learning, on tensors
 
@@ -96,7 +101,7 @@ class TorchPolicy(Policy):
                 clipped, norms[group] = clip_by_global_norm(ops, found, c["grad_clip"])
             gradients.update(zip(keys, clipped, strict=True))
         lrs = {group: item.lr for group, item in self.groups.items()}
-        return gradients, summarize(losses, stats, norms, c, lrs), rows  # type: ignore[arg-type]
+        return gradients, summarize(losses, stats, norms, c, lrs), rows
 
     def _step(self, gradients: Mapping[str, torch.Tensor]) -> None:
         for group, keys in self._group_keys.items():
@@ -154,7 +159,7 @@ class TorchPolicy(Policy):
     def _get_optimizer(self) -> Weights:
         out: Weights = {}
         for group, keys in self._group_keys.items():
-            out[f"{group}/step"] = np.float32(self._steps[group])  # type: ignore[assignment]
+            out[f"{group}/step"] = np.array(self._steps[group], np.float32)
             for key in keys:
                 state = self._optimizers[group].state.get(self._variables[key], {})
                 for leaf, name in (("m", "exp_avg"), ("v", "exp_avg_sq")):
@@ -163,12 +168,11 @@ class TorchPolicy(Policy):
         return out
 
     def _set_optimizer(self, state: Mapping[str, np.ndarray]) -> None:
-        checked = self._check_weights(state, "optimizer", {k: np.shape(v) for k, v in self._get_optimizer().items()})
         for group, keys in self._group_keys.items():
-            self._steps[group] = int(checked[f"{group}/step"])
+            self._steps[group] = int(state[f"{group}/step"])
             for key in keys:
                 self._optimizers[group].state[self._variables[key]] = {
                     "step": torch.tensor(float(self._steps[group])),
-                    "exp_avg": _from_canonical(key, checked[f"{key}/m"]),
-                    "exp_avg_sq": _from_canonical(key, checked[f"{key}/v"]),
+                    "exp_avg": _from_canonical(key, state[f"{key}/m"]),
+                    "exp_avg_sq": _from_canonical(key, state[f"{key}/v"]),
                 }

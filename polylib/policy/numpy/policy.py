@@ -1,0 +1,78 @@
+"""A policy that acts on plain NumPy: for rollout workers, scripts, servers and robots. It doesn't learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from polylib.errors import FrameworkError
+from polylib.policy import numpy_ops as ops
+from polylib.policy.numpy.models import NumpyNetwork
+from polylib.policy.policy import Policy, Stats, Weights
+
+
+class NumpyPolicy(Policy):
+    """`framework="numpy"`: acts alike with the policies it gets its weights from, and imports no framework."""
+
+    framework = "numpy"
+
+    def _build(self) -> None:
+        self._weights: Weights = {key: np.zeros(shape, np.float32) for key, shape in self._shapes().items()}
+        # Unused here, but kept, so that a checkpoint passes through unchanged.
+        self._optimizer: Weights = {f"{group}/step": np.zeros((), np.float32) for group in self.groups}
+        for key, shape in self._trainable_keys().items():
+            self._optimizer.update({f"{key}/{leaf}": np.zeros(shape, np.float32) for leaf in "mv"})
+        self.nets = {name: NumpyNetwork(spec, self._weights) for name, spec in self.network_specs.items()}
+        for net in self.nets.values():
+            net.weights = self._weights  # one dict for all networks: setting weights changes what they see
+
+    @property
+    def model(self) -> NumpyNetwork:
+        """The main network; called with `{"obs": ...}` it returns a dict of outputs."""
+        return next(iter(self.nets.values()))
+
+    def _ops(self) -> Any:
+        return ops
+
+    def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
+        return self.objective.act(ops, self.nets, inputs, noise, self.coefficients)
+
+    def _values(self, inputs: dict[str, np.ndarray]) -> np.ndarray | None:
+        return self.objective.values(ops, self.nets, inputs)
+
+    def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
+        return self.objective.dist.logp(ops, self.objective.dist_inputs(ops, self.nets, inputs), actions)
+
+    def _refuse(self) -> NoReturn:
+        raise FrameworkError("a NumPy policy only acts: build it with framework 'tf', 'tf2' or 'torch' to learn")
+
+    def _learn(self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]) -> tuple[Stats, dict[str, np.ndarray]]:
+        self._refuse()
+
+    def _learn_minibatches(
+        self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray], indices: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        self._refuse()
+
+    def _gradients(
+        self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]
+    ) -> tuple[Weights, Stats, dict[str, np.ndarray]]:
+        self._refuse()
+
+    def _apply(self, gradients: Weights) -> None:
+        self._refuse()
+
+    def _get_weights(self) -> Weights:
+        return {key: value.copy() for key, value in self._weights.items()}
+
+    def _set_weights(self, weights: Weights) -> None:
+        for key, value in weights.items():
+            self._weights[key] = np.array(value, np.float32)
+
+    def _get_optimizer(self) -> Weights:
+        return {key: value.copy() for key, value in self._optimizer.items()}
+
+    def _set_optimizer(self, state: Mapping[str, np.ndarray]) -> None:
+        self._optimizer = {key: np.array(value, np.float32) for key, value in state.items()}

@@ -1,0 +1,85 @@
+"""Gymnasium spaces as JSON, so that a checkpoint can be opened without the environment's class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from polylib.errors import PolylibError
+
+Json = dict[str, Any]
+
+
+def space_to_json(space: gym.Space[Any]) -> Json:
+    """A space as a JSON object.
+
+    Raises:
+        PolylibError: for a kind of space that isn't known here.
+    """
+    spaces = gym.spaces
+    if isinstance(space, spaces.Box):
+        return {
+            "type": "Box",
+            "shape": list(space.shape),
+            "dtype": str(space.dtype),
+            "low": _bound(space.low),
+            "high": _bound(space.high),
+        }
+    if isinstance(space, spaces.Discrete):
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+    if isinstance(space, spaces.MultiDiscrete):
+        start = np.asarray(getattr(space, "start", np.zeros_like(space.nvec)))
+        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": start.tolist(), "dtype": str(space.dtype)}
+    if isinstance(space, spaces.MultiBinary):
+        return {"type": "MultiBinary", "shape": list(space.shape)}
+    if isinstance(space, spaces.Dict):
+        return {"type": "Dict", "spaces": {key: space_to_json(item) for key, item in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"type": "Tuple", "spaces": [space_to_json(item) for item in space.spaces]}
+    raise PolylibError(f"space {space} can't be written to a checkpoint: {type(space).__name__} isn't known")
+
+
+def space_from_json(data: Any) -> gym.Space[Any]:
+    """The space that `space_to_json` wrote.
+
+    Raises:
+        PolylibError: naming what is wrong with the data.
+    """
+    spaces = gym.spaces
+    try:
+        kind = data["type"]
+        if kind == "Box":
+            dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
+            low, high = (_from_bound(data[key], shape, dtype) for key in ("low", "high"))
+            return spaces.Box(low, high, shape, dtype.type)
+        if kind == "Discrete":
+            return spaces.Discrete(data["n"], start=data["start"])
+        if kind == "MultiDiscrete":
+            dtype = np.dtype(data["dtype"])
+            start = np.array(data["start"], dtype)
+            return spaces.MultiDiscrete(np.array(data["nvec"], dtype), dtype.type, start=start)
+        if kind == "MultiBinary":
+            return spaces.MultiBinary(data["shape"] if len(data["shape"]) > 1 else data["shape"][0])
+        if kind == "Dict":
+            return spaces.Dict({key: space_from_json(item) for key, item in data["spaces"].items()})
+        if kind == "Tuple":
+            return spaces.Tuple([space_from_json(item) for item in data["spaces"]])
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        raise PolylibError(f"not a space: {data!r} ({type(error).__name__}: {error})") from None
+    raise PolylibError(f"not a space: unknown type {kind!r}")
+
+
+def _bound(values: np.ndarray) -> Any:
+    """A number if all are the same (strings for infinities, which JSON lacks), else nested lists."""
+    plain = [float(x) if np.issubdtype(values.dtype, np.floating) else int(x) for x in values.ravel()]
+    named = [x if np.isfinite(x) else str(x) for x in plain]
+    return named[0] if named and all(x == named[0] for x in named) else named
+
+
+def _from_bound(data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    flat = [float(x) if isinstance(x, str) else x for x in (data if isinstance(data, list) else [data])]
+    return np.broadcast_to(np.array(flat, dtype), int(np.prod(shape))).reshape(shape).copy() if len(flat) == 1 else (
+        np.array(flat, dtype).reshape(shape)
+    )
