@@ -1,20 +1,33 @@
 """Environments by name: Gymnasium's own registry plus the names users register here.
 
-The registry is per process; Ray workers get the creator itself with their config, so a name registered in the driver
-works in every worker.
+The registry is per process. Rollout workers get the creator with their config, and Tune's trials look into the
+`EnvStore` that the Tune adapter adds, so a name registered in the driver works everywhere.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from polylib.errors import ConfigTypeError, EnvError, did_you_mean
 
 EnvCreator = Callable[[dict[str, Any]], Any]
 
+
+
+class EnvStore(Protocol):
+    """Where registered environments are kept for other processes."""
+
+    def put(self, name: str, creator: EnvCreator) -> None:
+        """Keeps what a name stands for."""
+
+    def find(self, name: str) -> EnvCreator | None:
+        """What a name stands for, or None."""
+
+
 _envs: dict[str, EnvCreator] = {}
+_stores: list[EnvStore] = []
 
 
 def register_env(name: str, creator: EnvCreator) -> None:
@@ -30,6 +43,24 @@ def register_env(name: str, creator: EnvCreator) -> None:
     if not callable(creator):
         raise ConfigTypeError(f"register_env({name!r}): the creator must be callable, got {creator!r}")
     _envs[name] = creator
+    for store in _stores:
+        store.put(name, creator)
+
+
+def add_env_store(store: EnvStore) -> None:
+    """Puts everything registered now and later into `store`, and finds there what isn't registered here."""
+    if store not in _stores:
+        _stores.append(store)
+    for name, creator in _envs.items():
+        store.put(name, creator)
+
+
+def registered_creator(env: Any) -> EnvCreator | None:
+    """The creator that `env` was registered with, here or in the process that started this one; None for others."""
+    if not isinstance(env, str):
+        return None
+    found = [_envs.get(env), *(store.find(env) for store in _stores)]
+    return next((creator for creator in found if creator is not None), None)
 
 
 def env_creator(env: Any) -> EnvCreator:
@@ -42,9 +73,7 @@ def env_creator(env: Any) -> EnvCreator:
         EnvError: if there is no such environment; offers the nearest name.
     """
     if isinstance(env, str):
-        if env in _envs:
-            return _envs[env]
-        return _creator_from_text(env)
+        return registered_creator(env) or _creator_from_text(env)
     if callable(env):
         return env
     raise EnvError(
@@ -69,12 +98,16 @@ def _creator_from_text(env: str) -> EnvCreator:
         # module registers when it is imported.
         try:
             found = getattr(importlib.import_module(module), attribute, None)
-        except ImportError as error:
-            raise EnvError(f"environment {env!r}: can't import {module!r}: {error}") from error
+        except Exception as error:  # whatever a user's module raises
+            raise EnvError(
+                f"environment {env!r}: can't import {module!r}: {type(error).__name__}: {' '.join(str(error).split())}"
+            ) from error
         if attribute in gymnasium.registry:
             return lambda env_config: gymnasium.make(attribute, **env_config)
-        if found is not None:
+        if callable(found):
             return found
+        if found is not None:
+            raise EnvError(f"environment {env!r}: it is {found!r}, expected a class or function of the env_config")
         raise EnvError(f"environment {env!r}: module {module!r} has no {attribute!r}, nor registers it with Gymnasium")
     hint = did_you_mean(env, [*_envs, *gymnasium.registry])
     if env.startswith(("ALE/", "Pong", "Breakout")):

@@ -72,6 +72,9 @@ def block_import(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def ray_session() -> Iterator[None]:
     """One Ray for the whole run: starting it takes seconds."""
     ray = pytest.importorskip("ray")
+    # Workers import tests/fakes.py.
+    tests = os.path.dirname(__file__)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
     ray.init(
         num_cpus=4,
         include_dashboard=False,

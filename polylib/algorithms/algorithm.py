@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.algorithms.checkpointing import restore_algorithm, save_algorithm, stored_config
+from polylib.algorithms.evaluation import Evaluation, check_evaluation
 from polylib.algorithms.registry import get_algorithm_class
 from polylib.algorithms.trainable import TrainableAdapter, checkpoint_folder
+from polylib.callbacks import make_callbacks
 from polylib.checkpoints import CheckpointError, read_header
 from polylib.errors import ConfigError, ConfigTypeError
 from polylib.evaluation.metrics import EpisodeMetrics, EpisodeSummary
@@ -60,7 +62,7 @@ class Algorithm(TrainableAdapter):
         self._given_config = config if isinstance(config, AlgorithmConfig) else None
         if config is not None and not isinstance(config, AlgorithmConfig | Mapping):
             raise ConfigTypeError(f"config must be an AlgorithmConfig or a dict, got {type(config).__name__}")
-        super().__init__({} if config is None or self._given_config is not None else dict(config), storage)  # type: ignore[arg-type]
+        super().__init__({} if config is None or self._given_config is not None else dict(config), storage)
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
@@ -72,7 +74,8 @@ class Algorithm(TrainableAdapter):
         if self._given_config is not None:
             if not isinstance(self._given_config, self.config_class):
                 raise ConfigTypeError(
-                    f"{type(self).__name__} takes a {self.config_class.__name__}, got {type(self._given_config).__name__}"
+                    f"{type(self).__name__} takes a {self.config_class.__name__}, got "
+                    f"{type(self._given_config).__name__}"
                 )
             resolved = self._given_config.copy()
         else:
@@ -85,15 +88,24 @@ class Algorithm(TrainableAdapter):
                 "or give observation_space and action_space for an algorithm that doesn't sample"
             )
         resolved.validate()
+        check_evaluation(resolved)
         resolved.freeze()
         self.config = resolved
         logging.getLogger("polylib").setLevel(_LOG_LEVELS[resolved["log_level"]])
         self._counters: dict[str, int] = defaultdict(int)
         self._timers: dict[str, float] = {}
-        self.episodes = EpisodeSummary(resolved["metrics_num_episodes_for_smoothing"])
+        self.episodes = EpisodeSummary(
+            resolved["metrics_num_episodes_for_smoothing"], resolved["keep_per_episode_custom_metrics"]
+        )
+        self.callbacks = make_callbacks(resolved["callbacks"])
+        self._evaluation: Evaluation | None = None
+        self._last_evaluation: dict[str, Any] | None = None
         self.rng = random_stream(resolved["seed"], 2)
         self._finished: list[EpisodeMetrics] = []
         self.workers = WorkerSet(resolved, self.objective_class)
+        if resolved["evaluation_interval"]:
+            self._evaluation = Evaluation(self)
+        self.callbacks.call("on_algorithm_init", algorithm=self)
 
     # --- training
 
@@ -107,6 +119,45 @@ class Algorithm(TrainableAdapter):
 
     def step(self) -> dict[str, Any]:
         """One iteration; `train()` calls it and adds times, dates and ids."""
+        config = self.config
+        interval = config["evaluation_interval"]
+        due = bool(interval) and (self.iteration + 1) % interval == 0
+        last_train_s = self._timers.get("training_iteration", 0.0)
+        waiting = None
+        if due and config["evaluation_parallel_to_training"]:
+            waiting = self._evaluation_workers().start(last_train_s)
+        result = self._train_once()
+        if due:
+            start = time.perf_counter()
+            self._last_evaluation = self.evaluate() if waiting is None else waiting()
+            result["timers"]["evaluation_time_ms"] = 1000.0 * (time.perf_counter() - start)
+        if self._last_evaluation is not None and (due or config["always_attach_evaluation_results"]):
+            result["evaluation"] = self._last_evaluation
+        return result
+
+    def train(self) -> dict[str, Any]:
+        """Runs one iteration and returns its results under RLlib's keys."""
+        result = super().train()
+        self.callbacks.call("on_train_result", algorithm=self, result=result)
+        return result
+
+    def evaluate(self) -> dict[str, Any]:
+        """Runs evaluation episodes with the current weights, as the evaluation keys of the config say.
+
+        Returns:
+            `episode_reward_mean`, `hist_stats`, ...: what stands in a result under `evaluation`.
+
+        Raises:
+            EnvError: if an environment raises or returns NaN.
+        """
+        return self._evaluation_workers().start(self._timers.get("training_iteration", 0.0))()
+
+    def _evaluation_workers(self) -> Evaluation:
+        if self._evaluation is None:
+            self._evaluation = Evaluation(self)
+        return self._evaluation
+
+    def _train_once(self) -> dict[str, Any]:
         start = time.perf_counter()
         before, self._timers = dict(self._counters), defaultdict(float)
         config = self.config
@@ -181,6 +232,7 @@ class Algorithm(TrainableAdapter):
             CheckpointError: if it is missing, damaged, or of another algorithm or other spaces.
         """
         restore_algorithm(self, checkpoint)
+        self.callbacks.call("on_checkpoint_loaded", algorithm=self)
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Any, config: Mapping[str, Any] | None = None, env: Any = None) -> Algorithm:
@@ -298,9 +350,9 @@ class Algorithm(TrainableAdapter):
 
     def cleanup(self) -> None:
         """Ends the workers; `stop()` calls it."""
-        workers = getattr(self, "workers", None)
-        if workers is not None:
-            workers.stop()
+        for part in (getattr(self, "workers", None), getattr(self, "_evaluation", None)):
+            if part is not None:
+                part.stop()
 
     def __enter__(self) -> Algorithm:
         return self

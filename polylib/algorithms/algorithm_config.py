@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from polylib.algorithms.common_options import COMMON_OPTIONS, CONFLICTS, GROUPS, MODEL_OPTIONS
@@ -45,16 +45,30 @@ def check_value(option: Option, value: Any, label: str) -> Any:
         ConfigError: naming the key, what was passed and what was expected.
     """
     if is_search_space(value):
-        if isinstance(value, Mapping):
-            for item in value["grid_search"]:
-                check_value(option, item, label)
+        for item in grid_values(value, label):
+            check_value(option, item, label)
         return value
     try:
         return option.check(value)
     except TypeError as error:
-        raise ConfigTypeError(f"config key {label!r}: got {value!r} ({type(value).__name__}), expected {error}") from None
+        got = f"got {value!r} ({type(value).__name__})"
+        raise ConfigTypeError(f"config key {label!r}: {got}, expected {error}") from None
     except ValueError as error:
         raise ConfigError(f"config key {label!r}: got {value!r}, expected {error}") from None
+
+
+def grid_values(space: Any, label: str) -> list[Any]:
+    """The values of a grid search; [] for other search spaces, whose values aren't known before.
+
+    Raises:
+        ConfigTypeError: naming the key, if the grid is no list of values.
+    """
+    if not isinstance(space, Mapping):
+        return []
+    values = space["grid_search"]
+    if isinstance(values, str | Mapping) or not isinstance(values, Sequence) or not values:
+        raise ConfigTypeError(f"config key {label!r}: got {dict(space)!r}, expected {{'grid_search': [value, ...]}}")
+    return list(values)
 
 
 def refuse_if_not_built(option: Option, value: Any, label: str) -> None:
@@ -96,7 +110,7 @@ class AlgorithmConfig:
         rows = tuple(option for option in COMMON_OPTIONS if option.name not in own) + self.options
         values = {option.name: copy.deepcopy(option.default) for option in rows}
         values.update(copy.deepcopy(self.defaults))
-        values["model"] = {option.name: copy.deepcopy(option.default) for option in MODEL_OPTIONS}
+        values["model"] = _model_defaults()
         self.__dict__.update(_values=values, _index=index_options(rows), _frozen=False, sources={})
         self.sources: dict[str, str] = self.__dict__["sources"]
 
@@ -139,7 +153,7 @@ class AlgorithmConfig:
         for group in GROUPS:
             names = {option.name for option in self._index.values() if option.group == group}
             for name in sorted(names):
-                if name == "model":
+                if name == "model" and not is_search_space(self._values["model"]):
                     rows += [
                         (f"model.{key}", value, self.sources.get(f"model.{key}", "default"))
                         for key, value in sorted(self._values["model"].items())
@@ -183,7 +197,8 @@ class AlgorithmConfig:
     def _set(self: Self, values: Mapping[str, Any], source: str, group: str | None = None) -> Self:
         if self._frozen:
             raise ConfigError(
-                "this config belongs to an algorithm that was already built; change a copy: config.copy(copy_frozen=False)"
+                "this config belongs to an algorithm that was already built; change a copy: "
+                "config.copy(copy_frozen=False)"
             )
         checked: dict[str, tuple[Option, str, Any]] = {}
         for label, value in values.items():
@@ -201,17 +216,23 @@ class AlgorithmConfig:
         for option, label, value in checked.values():
             refuse_if_not_built(option, value, label)
         for name, value in candidate.items():
-            if name == "model":
-                changed = [key for key, item in value.items() if item != self._values["model"][key]]
+            if name == "model" and not is_search_space(value):
+                old = self._values["model"]
+                changed = [key for key, item in value.items() if key not in old or item != old[key]]
                 self.sources.update({f"model.{key}": source for key in changed})
             self._values[name] = value
             self.sources[name] = source
         return self
 
     def _merged_model(self, values: Any) -> dict[str, Any]:
+        if is_search_space(values):
+            for item in grid_values(values, "model"):
+                self._merged_model(item)
+            return values
         if not isinstance(values, Mapping):
             raise ConfigTypeError(f"config key 'model': got {values!r} ({type(values).__name__}), expected a dict")
-        merged = _copy_plain(self._values["model"])
+        base = self._values["model"]
+        merged = _copy_plain(_model_defaults() if is_search_space(base) else base)
         for key, value in values.items():
             option = _MODEL_INDEX.get(key)
             if option is None:
@@ -318,12 +339,16 @@ class AlgorithmConfig:
             )
         return framework, framework == "tf2" and bool(self["eager_tracing"])
 
-    def get_rollout_fragment_length(self) -> int:
-        """Steps per environment and sample call; `"auto"` fills `train_batch_size` in one round of all workers."""
+    def get_rollout_fragment_length(self, num_envs: int | None = None) -> int:
+        """Steps per environment and sample call; `"auto"` fills `train_batch_size` in one round of all workers.
+
+        Args:
+            num_envs: environments of a worker, where a user's vector environment has its own number of them.
+        """
         length = self["rollout_fragment_length"]
         if length != "auto":
             return int(length)
-        streams = max(1, self["num_workers"]) * self["num_envs_per_worker"]
+        streams = max(1, self["num_workers"]) * (num_envs or self["num_envs_per_worker"])
         return max(1, -(-self["train_batch_size"] // streams))
 
     def validate(self) -> None:
@@ -332,13 +357,21 @@ class AlgorithmConfig:
         Raises:
             ConfigError: naming the keys.
         """
-        for key, value in [*self._values.items(), *self._values["model"].items()]:
+        model = self._values["model"]
+        nested = {} if is_search_space(model) else {f"model.{key}": value for key, value in model.items()}
+        for key, value in {**self._values, **nested}.items():
             if is_search_space(value):
                 raise ConfigError(f"config key {key!r} is a Tune search space: run it with tune.Tuner, not build()")
+        # Dicts such as `model` may have been changed in place, past the checks.
+        type(self)()._set(self.to_dict(), "code")
 
     def freeze(self) -> None:
         """Makes further changes an error: the config of a built algorithm says what it runs with."""
         self.__dict__["_frozen"] = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The table of options holds functions that plain pickle refuses.
+        return _unpickled, (type(self), self._values, self.sources, self._frozen)
 
     def copy(self: Self, copy_frozen: bool = False) -> Self:
         """A copy that shares nothing mutable; it can be changed unless `copy_frozen`."""
@@ -368,6 +401,19 @@ class AlgorithmConfig:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _document_groups(cls)
+
+
+def _unpickled(cls: type[Self], values: dict[str, Any], sources: dict[str, str], frozen: bool) -> Self:
+    config = cls()
+    config._values.update(values)
+    config.sources.update(sources)
+    if frozen:
+        config.freeze()
+    return config
+
+
+def _model_defaults() -> dict[str, Any]:
+    return {option.name: copy.deepcopy(option.default) for option in MODEL_OPTIONS}
 
 
 def is_installed(framework: str) -> bool:

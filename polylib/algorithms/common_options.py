@@ -110,7 +110,7 @@ COMMON_OPTIONS = (
         "tf (graph), tf2 or torch; None: tf2 where TensorFlow is installed, else torch.",
     ),
     Option("eager_tracing", "framework", True, boolean(), "Compile tf2 with tf.function; False: plain eager."),
-    Option("eager_max_retraces", "framework", 20, integer(0, optional=True), "More traces of a function than this raise."),
+    Option("eager_max_retraces", "framework", 20, integer(0, optional=True), "More traces of a function raise."),
     Option("tf_session_args", "framework", {}, mapping(), "Fields of the ConfigProto of a tf policy's session."),
     Option("local_tf_session_args", "framework", {}, mapping(), "The same, for the local worker only."),
     # --- rollouts
@@ -149,7 +149,7 @@ COMMON_OPTIONS = (
     Option("sample_collector", "rollouts", None, anything(), "A user's own collector.", built=False),
     Option("remote_worker_envs", "rollouts", False, boolean(), "Each environment in an actor.", built=False),
     Option("remote_env_batch_wait_ms", "rollouts", 0, number(0), "Wait for more environments, ms.", built=False),
-    Option("preprocessor_pref", "rollouts", "deepmind", choice("deepmind", "rllib", None), "Preprocessor.", built=False),
+    Option("preprocessor_pref", "rollouts", "deepmind", choice("deepmind", "rllib", None), "Which.", built=False),
     Option("observation_filter", "rollouts", "NoFilter", anything(), "Running normalisation.", built=False),
     Option("compress_observations", "rollouts", False, boolean(), "Compress observations.", built=False),
     Option(
@@ -172,25 +172,46 @@ COMMON_OPTIONS = (
     ),
     Option("restart_failed_sub_environments", "rollouts", False, boolean(), "Replace a lost sub-env.", built=False),
     # --- evaluation
-    Option("evaluation_interval", "evaluation", None, integer(1, optional=True), "Evaluate every n.", built=False),
-    Option("evaluation_duration", "evaluation", 10, integer(1, or_text=("auto",)), "How long.", built=False),
+    Option("evaluation_interval", "evaluation", None, integer(1, optional=True), "Evaluate every so many iterations."),
     Option(
-        "evaluation_duration_unit", "evaluation", "episodes", choice("episodes", "timesteps"), "Unit.", built=False
+        "evaluation_duration",
+        "evaluation",
+        10,
+        integer(1, or_text=("auto",)),
+        "How much to evaluate; 'auto': as long as the last iteration trained, beside training.",
+    ),
+    Option(
+        "evaluation_duration_unit",
+        "evaluation",
+        "episodes",
+        choice("episodes", "timesteps"),
+        "What the duration counts; begun episodes are always finished.",
     ),
     Option(
         "evaluation_num_workers",
         "evaluation",
         0,
         integer(0),
-        "Workers that evaluate.",
+        "Ray actors that evaluate; 0: in this process, after training.",
         aliases=("evaluation_num_env_runners",),
-        built=False,
     ),
-    Option("evaluation_parallel_to_training", "evaluation", False, boolean(), "At the same time.", built=False),
-    Option("evaluation_config", "evaluation", None, anything(), "Keys changed for evaluation.", built=False),
+    Option("evaluation_parallel_to_training", "evaluation", False, boolean(), "Evaluate while training goes on."),
+    Option("evaluation_config", "evaluation", None, anything(), "Keys changed for evaluation, a dict."),
     Option("evaluation_sample_timeout_s", "evaluation", 180.0, number(0), "Longest wait, s.", built=False),
-    Option("custom_evaluation_function", "evaluation", None, function(), "A user's evaluation.", built=False),
-    Option("always_attach_evaluation_results", "evaluation", False, boolean(), "In every result.", built=False),
+    Option(
+        "custom_evaluation_function",
+        "evaluation",
+        None,
+        function(),
+        "f(algorithm, evaluation workers) -> dict of metrics, instead.",
+    ),
+    Option(
+        "always_attach_evaluation_results",
+        "evaluation",
+        False,
+        boolean(),
+        "Repeat the last evaluation in results of iterations that didn't evaluate.",
+    ),
     Option("off_policy_estimation_methods", "evaluation", {}, mapping(), "Off-policy estimators.", built=False),
     Option("ope_split_batch_by_episode", "evaluation", True, boolean(), "Estimate per episode.", built=False),
     # --- exploration
@@ -213,7 +234,13 @@ COMMON_OPTIONS = (
     Option("observation_fn", "multi_agent", None, function(), "Rewrites observations.", built=False),
     Option("count_steps_by", "multi_agent", "env_steps", choice("env_steps", "agent_steps"), "Unit.", built=False),
     # --- reporting
-    Option("keep_per_episode_custom_metrics", "reporting", False, boolean(), "Custom metrics as lists.", built=False),
+    Option(
+        "keep_per_episode_custom_metrics",
+        "reporting",
+        False,
+        boolean(),
+        "Report custom metrics as lists instead of mean, min and max.",
+    ),
     Option(
         "metrics_num_episodes_for_smoothing", "reporting", 100, integer(1), "Episodes that the episode means cover."
     ),
@@ -232,7 +259,14 @@ COMMON_OPTIONS = (
     Option("logger_config", "debugging", None, anything(), "Settings of a logger.", built=False),
     Option("logger_creator", "debugging", None, function(), "Makes a logger.", built=False),
     # --- callbacks
-    Option("callbacks", "callbacks", None, anything(), "A callbacks class.", ("callbacks_class",), built=False),
+    Option(
+        "callbacks",
+        "callbacks",
+        None,
+        anything(),
+        "A subclass of DefaultCallbacks, its 'module:Class', or a list of them.",
+        aliases=("callbacks_class",),
+    ),
     # --- resources
     Option("num_gpus", "resources", 0, number(0), "GPUs of the local worker.", built=False),
     Option(

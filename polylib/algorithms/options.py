@@ -51,9 +51,13 @@ def is_search_space(value: Any) -> bool:
 def _a_number(value: Any, expected: str) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(expected)
-    if math.isnan(value):
+    try:
+        result = float(value)
+    except OverflowError:
+        raise ValueError(expected) from None
+    if math.isnan(result):
         raise ValueError(expected)
-    return float(value)
+    return result
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: bool = False, optional: bool = False) -> Check:
@@ -87,7 +91,7 @@ def integer(low: int, *, optional: bool = False, or_text: tuple[str, ...] = ()) 
         result = _a_number(value, expected)
         if not math.isfinite(result) or result != int(result) or result < low:
             raise ValueError(expected)
-        return int(result)
+        return int(value) if isinstance(value, numbers.Integral) else int(result)  # floats are exact up to 2 ** 53 only
 
     return check
 

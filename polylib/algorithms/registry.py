@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from polylib.errors import ConfigTypeError, UnknownKeyError, did_you_mean
@@ -37,8 +38,13 @@ def register_algorithm(name: str, config_class: type[AlgorithmConfig], algorithm
         algorithm_class: its class, or `"module:Class"` imported when it is first built.
     """
     if config_class.algo_name != name:
-        raise ConfigTypeError(f"register_algorithm({name!r}): {config_class.__name__}.algo_name is {config_class.algo_name!r}")
+        raise ConfigTypeError(
+            f"register_algorithm({name!r}): {config_class.__name__}.algo_name is {config_class.algo_name!r}"
+        )
     _registered[name] = (config_class, algorithm_class)
+    trainable = sys.modules.get("polylib.algorithms.trainable")
+    if trainable is not None:
+        trainable.register_trainables()
 
 
 def get_config_class(name: str) -> type[AlgorithmConfig]:
@@ -47,7 +53,7 @@ def get_config_class(name: str) -> type[AlgorithmConfig]:
     Raises:
         UnknownKeyError: offering the nearest name.
     """
-    return _load(_find(name)[0])
+    return load_target(_find(name)[0])
 
 
 def get_algorithm_class(name: str) -> type[Algorithm]:
@@ -56,7 +62,7 @@ def get_algorithm_class(name: str) -> type[Algorithm]:
     Raises:
         UnknownKeyError: offering the nearest name.
     """
-    return _load(_find(name)[1])
+    return load_target(_find(name)[1])
 
 
 def get_objective_class(name: str) -> type[Objective]:
@@ -66,7 +72,7 @@ def get_objective_class(name: str) -> type[Objective]:
         UnknownKeyError: offering the nearest name.
     """
     found = _find(name)
-    return _load(found[2]) if len(found) > 2 else _load(found[1]).objective_class
+    return load_target(found[2]) if len(found) > 2 else load_target(found[1]).objective_class
 
 
 def _find(name: str) -> tuple[Any, ...]:
@@ -80,7 +86,17 @@ def _find(name: str) -> tuple[Any, ...]:
     raise UnknownKeyError(f"unknown algorithm {name!r}.{hint} Known: {', '.join(known)}")
 
 
-def _load(target: Any) -> Any:
+def algorithm_target(name: str) -> Any:
+    """The class of algorithm `name`, or `"module:Class"` of one that isn't loaded yet.
+
+    Raises:
+        UnknownKeyError: offering the nearest name.
+    """
+    return _find(name)[1]
+
+
+def load_target(target: Any) -> Any:
+    """What `"module:Class"` stands for; anything else is returned as it is."""
     if isinstance(target, str):
         module, _, attribute = target.partition(":")
         return getattr(importlib.import_module(module), attribute)

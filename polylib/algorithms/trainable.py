@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import tune
 from ray.train.constants import DEFAULT_STORAGE_PATH
+from ray.tune.registry import ENV_CREATOR, TRAINABLE_CLASS, _global_registry
 from ray.tune.tune import _Config
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
-from polylib.algorithms.registry import algorithm_names, get_algorithm_class, get_config_class
+from polylib.algorithms.registry import algorithm_names, algorithm_target, get_config_class, load_target
 from polylib.errors import ConfigTypeError, PolylibError
+from polylib.registry import EnvCreator, add_env_store
+
+logger = logging.getLogger(__name__)
 
 # Tune takes a param_space that is a dict or has `to_dict`, if the class is known to it.
 _Config.register(AlgorithmConfig)
@@ -24,6 +30,8 @@ class TrainableAdapter(tune.Trainable):
 
     No folder in ~/ray_results for an algorithm that isn't run by Tune, and no checkpoint path that unpickles files.
     """
+
+    _logdir: str | None
 
     def _setup_logdir(self) -> None:
         if self._storage:
@@ -97,22 +105,67 @@ def checkpoint_folder(checkpoint: Any) -> str:
     return os.fspath(path)
 
 
+class _ByName:
+    """Unpickles as the class that `"module:Class"` names, so that Tune can know an algorithm that isn't loaded yet."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def __reduce__(self) -> Any:
+        return load_target, (self._target,)
+
+
+class _TuneEnvs:
+    """Environments in Tune's registry, which a cluster's processes share: the names in trials' configs."""
+
+    def put(self, name: str, creator: EnvCreator) -> None:
+        """Makes a name known to trials."""
+        try:
+            tune.register_env(name, creator)
+        except Exception as error:
+            logger.warning("environment %r is known in this process only, since it can't be pickled: %s", name, error)
+
+    def find(self, name: str) -> EnvCreator | None:
+        """What the driver registered under a name."""
+        known = _global_registry.contains(ENV_CREATOR, name)
+        return _global_registry.get(ENV_CREATOR, name) if known else None
+
+
 def register_trainables() -> None:
     """Tells Tune every algorithm's name, so that it doesn't go looking for one in RLlib."""
     for name in algorithm_names():
-        tune.register_trainable(name, get_algorithm_class(name))
+        target = algorithm_target(name)
+        if isinstance(target, str):
+            _global_registry.register(TRAINABLE_CLASS, name, _ByName(target))
+        else:
+            tune.register_trainable(name, target)
+
+
+def _share_names() -> None:
+    """Shares names with Tune's registry; the driver registers algorithms for all of its processes."""
+    if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
+        register_trainables()
+    add_env_store(_TUNE_ENVS)
+
+
+_TUNE_ENVS = _TuneEnvs()
+_share_names()
+# A Ray that is started later begins with an empty registry.
+ray._private.worker._post_init_hooks.append(_share_names)
 
 
 def original_error(error: BaseException) -> BaseException:
     """The polylib error behind Ray's and Tune's wrappers, or `error` itself."""
-    seen: list[BaseException | None] = [error]
-    while seen:
-        current = seen.pop()
-        if current is None:
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
             continue
         if isinstance(current, PolylibError):
             return current
-        seen += [current.__cause__, getattr(current, "cause", None)]
+        seen.add(id(current))
+        waiting += [current.__cause__, getattr(current, "cause", None)]
     return error
 
 

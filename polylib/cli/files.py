@@ -101,7 +101,7 @@ def _read_entry(path: Path, name: str, entry: Any, several: bool) -> Draft:
         )
     for key in entry:
         if key in _NO_CHECKPOINTS:
-            raise UsageError(f"{where}: key {key!r}: this version of polylib writes no checkpoints; remove the key")
+            raise UsageError(f"{where}: key {key!r}: `train` writes no checkpoints yet; remove the key")
         if key not in _YAML_KEYS:
             hint = did_you_mean(str(key), _YAML_KEYS)
             raise UsageError(f"{where}: unknown key {str(key)!r}.{hint} Settings of the algorithm stand under config")

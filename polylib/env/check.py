@@ -119,8 +119,8 @@ class VectorChecks:
         array = np.asarray(value)
         if array.shape != (self.num_envs,) or array.dtype.kind not in kinds:
             raise EnvError(
-                f"returned {name} of shape {list(array.shape)} and dtype {array.dtype} from step(), expected one {what} "
-                f"for each of {self.num_envs} sub-environments"
+                f"returned {name} of shape {list(array.shape)} and dtype {array.dtype} from step(), expected one "
+                f"{what} for each of {self.num_envs} sub-environments"
             )
         return array
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gymnasium as gym
@@ -71,11 +72,16 @@ def make_vector_env(config: Any, worker_index: int = 0, seed: int | None = None)
     # copy=False: the sampler copies observations into its columns anyway.
     made = [first, *(make(i) for i in range(1, count))]
     try:
-        return SyncVectorEnv([lambda env=env: env for env in made], copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        makers = [functools.partial(_itself, env) for env in made]
+        return SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
     except Exception as error:
         raise EnvError(
             f"environment {name!r}: {count} of it can't be stepped together: {type(error).__name__}: {one_line(error)}"
         ) from error
+
+
+def _itself(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    return env
 
 
 def autoreset_mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:

@@ -99,7 +99,7 @@ class Collector:
                 self.carried[env] = _joined(held if keep or not carried else [carried, *held])
             elif keep and (not len(finished) or finished[-1] != keep - 1):
                 ends.append(offset + keep)
-                last_obs.append(np.array(current_obs[env]))
+                last_obs.append(np.array(current_obs[env], self.columns["obs"].dtype))
             pieces.append(parts)
             count += sum(len(part["rewards"]) for part in parts)
         flat = _joined([part for parts in pieces for part in parts])
@@ -109,7 +109,7 @@ class Collector:
         starts = np.concatenate([[0], stops[:-1]]).astype(np.int64) if len(stops) else stops
         if flat:
             flat["unroll_id"] = np.repeat(first_unroll_id + np.arange(len(stops)), stops - starts)
-        observations = np.stack(last_obs) if last_obs else current_obs[:0]
+        observations = np.stack(last_obs) if last_obs else self.columns["obs"][0, :0]
         return Fragment(SampleBatch(flat), starts, stops, observations)
 
     def _take(self, env: int, rows: np.ndarray) -> Columns:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
 
-from polylib.env.vector_env import make_vector_env
+from polylib.callbacks import EPISODE_HOOKS, make_callbacks
+from polylib.env.check import one_line
+from polylib.env.vector_env import EnvContext, make_vector_env
 from polylib.errors import ConfigError, WorkerError
+from polylib.evaluation.episode import EpisodeTracker
+from polylib.evaluation.evaluator import EpisodeRunner
 from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.evaluation.sampler import Sampler
 from polylib.policy.backends import make_policy
 from polylib.policy.objective import Objective, PolicySpec
 from polylib.policy.policy import Policy, Weights
 from polylib.policy.sample_batch import DEFAULT_POLICY_ID, SampleBatch
-from polylib.registry import env_name
+from polylib.registry import EnvCreator, env_name, register_env
 from polylib.threads import limit_threads
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Sampler)
 
 
 def env_seed(seed: int | None, worker_index: int) -> int | None:
@@ -38,6 +47,7 @@ class RolloutWorker:
         worker_index: 0 for the local worker.
         make_env: whether this worker samples.
         spaces: `(observation_space, action_space)`; None: those of the environment.
+        env_creator: what the config's environment name stands for, if it was registered in another process.
 
     Attributes:
         policy_map: policies by id.
@@ -53,10 +63,13 @@ class RolloutWorker:
         worker_index: int = 0,
         make_env: bool = True,
         spaces: tuple[gym.Space[Any], gym.Space[Any]] | None = None,
+        env_creator: EnvCreator | None = None,
     ) -> None:
         if worker_index > 0:
             limit_threads(1)
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        if env_creator is not None:
+            register_env(config["env"], env_creator)
         self.config, self.worker_index, self.weights_version = config, worker_index, 0
         seed = env_seed(config["seed"], worker_index)
         self.env = make_vector_env(config, worker_index, seed) if make_env else None
@@ -67,18 +80,40 @@ class RolloutWorker:
         spec = PolicySpec(*spaces, objective_class, config.to_dict(), config["seed"], worker_index)
         self.policy_map: dict[str, Policy] = {DEFAULT_POLICY_ID: make_policy(spec, *framework)}
         self.policy_mapping_fn: Callable[..., str] = lambda agent_id, *args, **kwargs: DEFAULT_POLICY_ID
-        self._sampler: Sampler | None = None
-        if self.env is not None:
-            self._sampler = Sampler(
-                self.env,
-                self.policy_map[DEFAULT_POLICY_ID],
-                fragment_length=config.get_rollout_fragment_length(),
-                complete_episodes=config["batch_mode"] == "complete_episodes",
-                explore=config["explore"],
-                worker_index=worker_index,
-                env_name=env_name(config["env"]),
-                seed=seed,
+        self.callbacks = make_callbacks(config["callbacks"])
+        self._sampler = None if self.env is None else self._make_sampler(Sampler, seed)
+        self._runner: EpisodeRunner | None = None  # made when this worker first evaluates
+        if self.callbacks.has("on_sub_environment_created"):
+            for index, env in enumerate(getattr(self.env, "envs", [])):
+                context = EnvContext(config["env_config"], worker_index, config["num_workers"], index)
+                self.callbacks.call(
+                    "on_sub_environment_created",
+                    worker=self,
+                    sub_environment=env,
+                    env_context=context,
+                    env_index=index,
+                )
+
+    def _make_sampler(self, cls: type[S], seed: int | None) -> S:
+        config, env = self.config, self.env
+        if env is None:
+            raise WorkerError(
+                "this worker has no environment: with num_workers > 0 the local worker only learns; "
+                "set create_env_on_local_worker=True to sample on it"
+                if config["env"] is not None
+                else "there is no environment to sample from: give the algorithm an env"
             )
+        return cls(
+            env,
+            self.policy_map[DEFAULT_POLICY_ID],
+            fragment_length=config.get_rollout_fragment_length(env.num_envs),
+            complete_episodes=config["batch_mode"] == "complete_episodes",
+            explore=config["explore"],
+            worker_index=self.worker_index,
+            env_name=env_name(config["env"]),
+            seed=seed,
+            tracker=EpisodeTracker(self.callbacks, self) if self.callbacks.has(*EPISODE_HOOKS) else None,
+        )
 
     def sample(self) -> SampleBatch:
         """A fragment from every environment, postprocessed: `[rows, ...]`.
@@ -88,10 +123,7 @@ class RolloutWorker:
             WorkerError: if this worker has no environment.
         """
         if self._sampler is None:
-            raise WorkerError(
-                "this worker has no environment: with num_workers > 0 the local worker only learns; "
-                "set create_env_on_local_worker=True to sample on it"
-            )
+            self._sampler = self._make_sampler(Sampler, None)  # raises, saying what to do
         fragment = self._sampler.sample()
         policy = self.policy_map[DEFAULT_POLICY_ID]
         # One batched pass over the fragment instead of a value per step; acting doesn't need them.
@@ -100,11 +132,43 @@ class RolloutWorker:
         rows = fragment.batch.count
         fragment.batch["vf_preds"] = values[:rows]
         fragment.bootstrap = np.where(fragment.terminated, np.float32(0), values[rows:])
-        return policy.objective.postprocess(fragment)
+        batch = policy.objective.postprocess(fragment)
+        if self.callbacks.has("on_postprocess_trajectory"):
+            self.callbacks.call(
+                "on_postprocess_trajectory",
+                worker=self,
+                episode=None,
+                agent_id="agent0",
+                policy_id=DEFAULT_POLICY_ID,
+                policies=self.policy_map,
+                postprocessed_batch=batch,
+                original_batches={"agent0": (DEFAULT_POLICY_ID, type(policy), fragment.batch)},
+            )
+        self.callbacks.call("on_sample_end", worker=self, samples=batch)
+        return batch
 
     def sample_with_metrics(self) -> tuple[SampleBatch, list[EpisodeMetrics]]:
         """`sample()` and `get_metrics()` in one call to an actor."""
         return self.sample(), self.get_metrics()
+
+    def evaluate(
+        self, episodes: int | None, steps: int | None = None, seed: int | None = None, seconds: float | None = None
+    ) -> list[EpisodeMetrics]:
+        """Runs whole episodes with this worker's policies, keeping their metrics only.
+
+        Args:
+            episodes: how many; None: as many as it takes for `steps` or `seconds`.
+            steps: environment steps after which no new episode begins.
+            seed: of the first episode; episode k has `seed + k`.
+            seconds: time after which no new episode begins; at least one is run.
+
+        Raises:
+            EnvError: if an environment raises or returns NaN.
+            WorkerError: if this worker has no environment.
+        """
+        if self._runner is None:
+            self._runner = self._make_sampler(EpisodeRunner, None)
+        return self._runner.run(episodes, steps, seed, seconds)
 
     def get_metrics(self) -> list[EpisodeMetrics]:
         """The episodes finished since the last call."""
@@ -177,6 +241,9 @@ class RolloutWorker:
     def stop(self) -> None:
         """Closes environments and policies."""
         if self.env is not None:
-            self.env.close()
+            try:
+                self.env.close()
+            except Exception as error:  # nothing is lost by it any more
+                logger.warning("environment %r raised in close(): %s", env_name(self.config["env"]), one_line(error))
         for policy in self.policy_map.values():
             policy.close()

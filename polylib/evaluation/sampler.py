@@ -14,12 +14,13 @@ import logging
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from polylib.env.check import VectorChecks, nan_rows, one_line, unpacking_hint
 from polylib.env.vector_env import autoreset_mode
 from polylib.errors import EnvError
 from polylib.evaluation.collector import Collector
+from polylib.evaluation.episode import EpisodeTracker, info_of
 from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.policy.columns import resolve
 from polylib.policy.fragment import Fragment
@@ -45,6 +46,7 @@ class Sampler:
         worker_index: of the worker, for ids and messages.
         env_name: for messages.
         seed: of the first reset; None: not seeded.
+        tracker: calls episode callbacks, if there are any.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class Sampler:
         worker_index: int = 0,
         env_name: str = "",
         seed: int | None = None,
+        tracker: EpisodeTracker | None = None,
     ) -> None:
         self.env, self.policy, self.explore = env, policy, explore
+        self.tracker = tracker
         self.fragment_length, self.complete_episodes = fragment_length, complete_episodes
         self.worker_index, self.env_name = worker_index, env_name
         self.mode = autoreset_mode(env)
@@ -84,7 +88,8 @@ class Sampler:
     @property
     def replayable(self) -> bool:
         """Whether the environments' state follows from seeds and actions, which is what a checkpoint keeps of it."""
-        return self._seed is not None and self.mode is AutoresetMode.DISABLED
+        polylibs_own = isinstance(self.env, SyncVectorEnv) and self.mode is AutoresetMode.DISABLED
+        return self._seed is not None and polylibs_own
 
     def sample(self) -> Fragment:
         """Steps the environments until there are `fragment_length` rows for each of them, on average.
@@ -169,7 +174,7 @@ class Sampler:
             if k and starting.any():
                 self._resets[starting] = resets[starting]
                 self._reset(starting)
-            row = [idle if (a is None or k < longest - len(a)) else a[k - longest + len(a)] for a in actions]
+            row: list[Any] = [idle if (a is None or k < longest - len(a)) else a[k - longest + len(a)] for a in actions]
             self._obs, _, terminateds, truncateds, _ = self._call("step", np.stack(row))
             done = terminateds | truncateds
             if done.any() and k + 1 < longest:
@@ -244,6 +249,8 @@ class Sampler:
             self._t += 1
             self._open_rows += 1
         self._return += rewards
+        if self.tracker is not None:
+            self._track_step(row, self.collector.valid[row], infos)
         if done.any():
             self._end_episodes(row, np.flatnonzero(done), obs, infos)
         return real
@@ -257,7 +264,7 @@ class Sampler:
             if nan_rows(last[None, None]).any():
                 raise self._error(f"returned a NaN observation: {last}", env)
             self.collector.end_episode(row, env, last)
-            self.episodes.append(EpisodeMetrics(float(self._return[env]), int(self._t[env])))
+            self.episodes.append(self._episode_metrics(env))
             self._eps_id[env] = self._next_id
             self._next_id += 1
         self._complete_rows += int(self._open_rows[finished].sum())
@@ -265,17 +272,32 @@ class Sampler:
         self._return[finished] = 0.0
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting[finished] = True
-        elif self.mode is AutoresetMode.DISABLED:
+        if self.tracker is not None and self.mode is not AutoresetMode.DISABLED:
+            for env in finished.tolist():
+                self.tracker.created(env, int(self._eps_id[env]))
+                if self.mode is AutoresetMode.SAME_STEP:
+                    self.tracker.started(env, obs[env])
+        if self.mode is AutoresetMode.DISABLED:
             mask = np.zeros(self.env.num_envs, np.bool_)
             mask[finished] = True
             self._reset(mask)
 
     def _reset(self, mask: np.ndarray) -> None:
-        """Resets the environments in `mask`; each episode has a seed of its own if there is one."""
+        """Resets the environments in `mask`.
+
+        Each episode has a seed of its own if there is one; where environments reset by themselves (some of which take
+        no list of seeds), it is the first reset that is seeded.
+        """
         options = {} if self._obs is None else {"options": {"reset_mask": mask}}
-        seed = None if self._seed is None else self._episode_seeds()
+        envs = np.flatnonzero(mask).tolist() if self.tracker is not None else []
+        for env in envs:
+            self.tracker.created(env, int(self._eps_id[env]))  # type: ignore[union-attr]
+        first = self._seed if not self._resets.any() else None
+        seed = self._episode_seeds() if self.replayable else first
         self._obs = self._call("reset", seed=seed, **options)[0]
         self._resets += mask
+        for env in envs:
+            self.tracker.started(env, self._obs[env])  # type: ignore[union-attr]
 
     def _episode_seeds(self) -> list[int]:
         """The seed of each environment's next episode."""
@@ -293,6 +315,25 @@ class Sampler:
             start = int(ends[-1]) + 1 if len(ends) else 0
             if start < size:
                 self._history[env].append(columns["actions"][start:size, env].copy())
+
+    def _track_step(self, row: int, stepped: np.ndarray, infos: dict[str, Any]) -> None:
+        """Tells callbacks about a step; an environment that was only reset (NEXT_STEP) starts its episode."""
+        columns, tracker = self.collector.columns, self.tracker
+        if tracker is None:
+            return
+        for env in range(self.env.num_envs):
+            if stepped[env]:
+                reward = float(columns["rewards"][row, env])
+                tracker.stepped(env, self._obs[env], columns["actions"][row, env], reward, info_of(infos, env))
+            else:
+                tracker.started(env, self._obs[env])
+
+    def _episode_metrics(self, env: int) -> EpisodeMetrics:
+        reward, length = float(self._return[env]), int(self._t[env])
+        if self.tracker is None:
+            return EpisodeMetrics(reward, length)
+        episode = self.tracker.ended(env)
+        return EpisodeMetrics(reward, length, dict(episode.custom_metrics), dict(episode.hist_data))
 
     def _true_last_obs(self, env: int, obs: np.ndarray, infos: dict[str, Any]) -> np.ndarray:
         if self.mode is not AutoresetMode.SAME_STEP:

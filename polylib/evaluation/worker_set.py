@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +16,13 @@ from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.evaluation.rollout_worker import RolloutWorker, env_seed
 from polylib.policy.objective import Objective
 from polylib.policy.sample_batch import SampleBatch
+from polylib.registry import registered_creator
 
 logger = logging.getLogger(__name__)
+
+# Seconds until a start is worth a word, and that workers have to close their environments.
+_SLOW_START_S = 60.0
+_CLOSE_TIMEOUT_S = 3.0
 
 
 class WorkerSet:
@@ -31,6 +37,17 @@ class WorkerSet:
 
     def __init__(self, config: Any, objective_class: type[Objective]) -> None:
         self.config = config
+        self._version = 0
+        self._remote: list[Any] = []
+        self._release: Callable[[], Any] = lambda: None  # gives back what was reserved for the remote workers
+        try:
+            self._start(objective_class)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, objective_class: type[Objective]) -> None:
+        config = self.config
         framework = config.resolve_framework()
         has_env = config["env"] is not None
         remote = config["num_workers"] if has_env else 0
@@ -40,14 +57,12 @@ class WorkerSet:
             probe = make_vector_env(config, 0, env_seed(config["seed"], 0))
             spaces = (probe.single_observation_space, probe.single_action_space)
             probe.close()
-        self._remote: list[Any] = []
         # Remote workers start while the local policy is built: both import the framework.
         if remote:
             self._remote = self._start_remote(objective_class, framework, remote)
         self._local = RolloutWorker(config, objective_class, framework, 0, local_env, spaces)
-        self._version = 0
         if remote:
-            self._await_placement()
+            self._await_workers()
             self.sync_weights()
 
     # --- remote workers
@@ -57,39 +72,82 @@ class WorkerSet:
 
         config = self.config
         if not ray.is_initialized():
-            if os.environ.get("RAY_ADDRESS"):
-                ray.init(logging_level=logging.ERROR)
+            address = os.environ.get("RAY_ADDRESS")
+            if address:
+                try:
+                    ray.init(logging_level=logging.ERROR)
+                except (ConnectionError, ValueError, RuntimeError) as error:
+                    raise WorkerError(f"can't join the Ray cluster at RAY_ADDRESS={address}: {error}") from error
             else:
                 start_ray(count * config["num_cpus_per_worker"])
-        actor = ray.remote(RolloutWorker).options(
-            num_cpus=config["num_cpus_per_worker"], resources=config["custom_resources_per_worker"] or None
-        )
-        return [actor.remote(config, objective_class, framework, i + 1) for i in range(count)]
+        options: dict[str, Any] = {
+            "num_cpus": config["num_cpus_per_worker"],
+            "resources": config["custom_resources_per_worker"] or None,
+        }
+        group = self._reserve(count)
+        if group is not None:
+            from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    def _await_placement(self) -> None:
-        """Waits until every worker answers.
+            options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(placement_group=group)
+        actor = ray.remote(RolloutWorker).options(**options)
+        # The names that users gave environments are known in this process only.
+        creator = registered_creator(config["env"])
+        return [actor.remote(config, objective_class, framework, i + 1, env_creator=creator) for i in range(count)]
+
+    def _reserve(self, count: int) -> Any:
+        """A placement group for all workers, so that a lack of resources can be told from a slow start.
+
+        Returns:
+            None if nothing needs to be reserved: the workers ask for nothing, or live in the group of a Tune trial.
 
         Raises:
-            WorkerError: if the cluster lacks resources for them after `placement_timeout_s`, naming what is missing.
+            WorkerError: if the cluster has no room after `placement_timeout_s`, naming what is missing.
+        """
+        import ray
+
+        each = {"CPU": self.config["num_cpus_per_worker"], **self.config["custom_resources_per_worker"]}
+        each = {name: amount for name, amount in each.items() if amount}
+        captured = ray.get_runtime_context().should_capture_child_tasks_in_placement_group
+        if not each or (captured and ray.util.get_current_placement_group() is not None):
+            return None
+        group = ray.util.placement_group([each] * count, strategy=self.config["placement_strategy"])
+        # Without stop(), the reservation ends with this object.
+        self._release = weakref.finalize(self, _remove_group, group)
+        timeout = self.config["placement_timeout_s"]
+        ready, _ = ray.wait([group.ready()], timeout=timeout)
+        if ready:
+            return group
+        total, free = ray.cluster_resources(), ray.available_resources()
+        lacks = [
+            f"{count * amount:g} {name} (the cluster has {total.get(name, 0):g}, {free.get(name, 0):g} of them free)"
+            for name, amount in each.items()
+            if free.get(name, 0) < count * amount
+        ]
+        raise WorkerError(
+            f"{count} workers found no place on the cluster within placement_timeout_s={timeout:g}: they need "
+            f"{', '.join(lacks) or f'{each} each, on nodes that have room for it'}. Lower num_workers or "
+            "num_cpus_per_worker, or add nodes"
+        )
+
+    def _await_workers(self) -> None:
+        """Waits until every worker has made its environments and policies.
+
+        Raises:
+            EnvError: what an environment did wrong, wherever it lives.
+            WorkerError: if a worker died.
         """
         import ray
 
         waiting = [worker.ping.remote() for worker in self._remote]
-        deadline = time.monotonic() + self.config["placement_timeout_s"]
+        start = warned = time.monotonic()
         while waiting:
             ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=1.0)
             self._get(ready)
-            if waiting and time.monotonic() > deadline:
-                each = {"CPU": self.config["num_cpus_per_worker"], **self.config["custom_resources_per_worker"]}
-                free = ray.available_resources()
-                short = [f"{free.get(k, 0):g} {k} free, {v:g} needed" for k, v in each.items() if free.get(k, 0) < v]
-                if short:
-                    self.stop()
-                    raise WorkerError(
-                        f"{len(waiting)} of {len(self._remote)} workers found no place on the cluster within "
-                        f"placement_timeout_s={self.config['placement_timeout_s']:g}: {'; '.join(short)} for the next one. "
-                        "Lower num_workers or num_cpus_per_worker, or add nodes"
-                    )
+            if waiting and time.monotonic() - warned > _SLOW_START_S:
+                warned = time.monotonic()
+                logger.warning(
+                    "%d of %d workers are still starting after %.0f s", len(waiting), len(self._remote), warned - start
+                )
 
     def _get(self, refs: Any) -> Any:
         """`ray.get`, with the error that happened on the worker instead of Ray's wrapping of it."""
@@ -100,15 +158,15 @@ class WorkerSet:
         except ray.exceptions.RayTaskError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, PolylibError):
-                raise cause from None
+                raise cause from error
             raise
         except ray.exceptions.RayActorError as error:
-            origin = getattr(error, "cause", None) or error
-            text = next((line for line in reversed(str(origin).splitlines()) if line.strip()), str(origin)).strip()
             inner = _polylib_error_in(str(error))
             if inner:
-                raise inner from None
-            raise WorkerError(f"a rollout worker died: {text}") from error
+                raise inner from error
+            raise WorkerError(f"a rollout worker died: {_last_line(getattr(error, 'cause', None) or error)}") from error
+        except ray.exceptions.RayError as error:
+            raise WorkerError(f"lost contact to a rollout worker: {_last_line(error)}") from error
 
     # --- access
 
@@ -161,6 +219,38 @@ class WorkerSet:
         results = self._get([worker.sample_with_metrics.remote() for worker in self._remote])
         return [batch for batch, _ in results], [e for _, episodes in results for e in episodes]
 
+    def start_evaluation(
+        self, episodes: int | None, steps: int | None = None, seed: int | None = None, seconds: float | None = None
+    ) -> Callable[[], list[EpisodeMetrics]]:
+        """Begins to run episodes, divided among the remote workers, or puts it off until the result is asked for.
+
+        Args:
+            episodes: how many, in all; or None.
+            steps: environment steps, in all; or None.
+            seed: of the first episode, whichever worker runs it.
+            seconds: time to go on for.
+
+        Returns:
+            A function that waits for the episodes' metrics, in the order of their seeds.
+        """
+        if not self._remote:
+            return lambda: self._local.evaluate(episodes, steps, seed, seconds)
+        count, refs, first = len(self._remote), [], 0
+        for i, worker in enumerate(self._remote):
+            share = None if episodes is None else episodes // count + (i < episodes % count)
+            # Without a number of episodes their seeds must not meet either.
+            offset = first if share is not None else i * 1_000_000
+            refs.append(
+                worker.evaluate.remote(
+                    share,
+                    None if steps is None else -(-steps // count),
+                    None if seed is None else seed + offset,
+                    seconds,
+                )
+            )
+            first += share or 0
+        return lambda: [metrics for part in self._get(refs) for metrics in part]
+
     def sync_weights(self, timestep: int | None = None) -> None:
         """Broadcasts the local worker's weights once, under a new version.
 
@@ -179,13 +269,29 @@ class WorkerSet:
         if self._remote:
             import ray
 
+            remote, self._remote = self._remote, []
             if ray.is_initialized():
-                for worker in self._remote:
+                # Environments get a moment to close: some write files then.
+                closing = [worker.stop.remote() for worker in remote]
+                ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_TIMEOUT_S)
+                for worker in remote:
                     ray.kill(worker)
-            self._remote = []
+        self._release()
         local = getattr(self, "_local", None)
         if local is not None:
             local.stop()
+
+
+def _remove_group(group: Any) -> None:
+    import ray
+
+    if ray.is_initialized():
+        ray.util.remove_placement_group(group)
+
+
+def _last_line(error: BaseException) -> str:
+    """Ray's explanations end with what matters."""
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
 
 
 def start_ray(num_cpus_needed: float, **options: Any) -> None:

@@ -89,7 +89,7 @@ class Distribution(ABC):
 
 def _gumbel(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     # -log of an exponential variate is a Gumbel variate; argmax(logits + Gumbel) is a sample of softmax(logits).
-    # One variate in ten million is exactly 0 (the next is 1.3e-7): its noise would be infinite, and choose even a masked
+    # One variate in ten million is exactly 0 (the next is 1.3e-7): its noise would be infinite, and choose a masked
     # action.
     return -np.log(np.maximum(rng.standard_exponential(shape, dtype=np.float32), np.float32(2**-24)))
 

@@ -27,6 +27,8 @@ class PPO(Algorithm):
         policy.set_timestep(self._counters["num_env_steps_sampled"])
         if config["standardize_advantages"]:
             batch["advantages"] = standardized(batch["advantages"])
+        extra: dict[str, Any] = {}
+        self.callbacks.call("on_learn_on_batch", policy=policy, train_batch=batch, result=extra)
         with self._timed("learn"):
             stats = train_minibatches(
                 policy,
@@ -40,4 +42,5 @@ class PPO(Algorithm):
         self._count("trained", batch.count, batch.count)
         with self._timed("synch_weights"):
             self.workers.sync_weights(policy.global_timestep)
-        return {DEFAULT_POLICY_ID: {"learner_stats": stats, "num_grad_updates_lifetime": policy.num_updates}}
+        info = {"learner_stats": stats, "num_grad_updates_lifetime": policy.num_updates, **extra}
+        return {DEFAULT_POLICY_ID: info}

@@ -71,7 +71,8 @@ class GraphPolicy(TFPolicy):
 
     def _assign(self, variables: dict[str, Any], values: Weights) -> None:
         feeds, write = self._writers[id(variables)]
-        self.session.run(write, {feed: values[key] for feed, key in zip(feeds, variables, strict=True)})
+        # Copies: a variable may keep the memory of the array it was fed, and whoever passed that may write to it.
+        self.session.run(write, {feed: np.array(values[key]) for feed, key in zip(feeds, variables, strict=True)})
 
     def _get_weights(self) -> Weights:
         return self._read(0)

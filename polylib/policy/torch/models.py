@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 
 from polylib.models.networks import Layer, NetworkSpec
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "tanh": torch.tanh,
     "relu": F.relu,
     "elu": F.elu,
@@ -23,7 +23,7 @@ _ACTIVATIONS = {
 }
 
 
-def _linear(layer: Layer) -> nn.Module:
+def _linear(layer: Layer) -> nn.Linear:
     # The policy sets the canonical weights right after; torch's own would be drawn from the process's global generator.
     return nn.Linear(layer.fan_in, layer.units, device="meta", dtype=torch.float32).to_empty(device="cpu")
 

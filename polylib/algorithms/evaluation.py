@@ -1,0 +1,106 @@
+"""Evaluation during training: the config's evaluation keys, on workers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from polylib.algorithms.algorithm_config import AlgorithmConfig
+from polylib.errors import ConfigError, ConfigTypeError
+from polylib.evaluation.metrics import EpisodeMetrics, summarize_episodes
+from polylib.evaluation.worker_set import WorkerSet
+
+if TYPE_CHECKING:
+    from polylib.algorithms.algorithm import Algorithm
+
+
+def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
+    """The config of the evaluation workers: the training's, with `evaluation_config` over it."""
+    changes = config["evaluation_config"] or {}
+    if isinstance(changes, AlgorithmConfig):
+        changes = {key: changes[key] for key in changes.sources if key in changes}
+    return config.copy().update_from_dict({"num_workers": config["evaluation_num_workers"], **changes})
+
+
+def check_evaluation(config: AlgorithmConfig) -> None:
+    """Checks the evaluation keys against each other.
+
+    Raises:
+        ConfigError: naming the keys.
+    """
+    if config["evaluation_parallel_to_training"] and not config["evaluation_num_workers"]:
+        raise ConfigError(
+            "config key 'evaluation_parallel_to_training': it takes workers of its own: set evaluation_num_workers >= 1"
+        )
+    if config["evaluation_duration"] == "auto" and not config["evaluation_parallel_to_training"]:
+        raise ConfigError(
+            "config key 'evaluation_duration': 'auto' means as long as training takes, so it needs "
+            "evaluation_parallel_to_training=True"
+        )
+    evaluation_config(config)
+
+
+class Evaluation:
+    """The evaluation workers of an algorithm.
+
+    Args:
+        algorithm: the algorithm, with its local worker.
+    """
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self.algorithm = algorithm
+        self.config = evaluation_config(algorithm.config)
+        self.config.freeze()
+        self.workers = WorkerSet(self.config, algorithm.objective_class)
+
+    def start(self, seconds: float | None = None) -> Callable[[], dict[str, Any]]:
+        """Hands over the current weights and begins to evaluate them.
+
+        Args:
+            seconds: how long `evaluation_duration="auto"` is.
+
+        Returns:
+            A function that waits for the results.
+        """
+        algorithm, config, workers = self.algorithm, self.algorithm.config, self.workers
+        algorithm.callbacks.call("on_evaluate_start", algorithm=algorithm)
+        workers.local_worker().set_weights(algorithm.get_weights())
+        workers.sync_weights()
+        custom = config["custom_evaluation_function"]
+        if custom is not None:
+            return lambda: self._finished(_checked(custom(algorithm, workers)))
+        duration, unit = config["evaluation_duration"], config["evaluation_duration_unit"]
+        amount = None if duration == "auto" else duration
+        wait = workers.start_evaluation(
+            amount if unit == "episodes" else None,
+            amount if unit == "timesteps" else None,
+            self.config["seed"],
+            None if amount is not None else max(seconds or 0.0, 0.1),
+        )
+        return lambda: self._finished(self._results(wait()))
+
+    def _results(self, episodes: list[EpisodeMetrics]) -> dict[str, Any]:
+        summary = summarize_episodes(episodes, self.config["keep_per_episode_custom_metrics"])
+        return {
+            **summary,
+            "sampler_results": summary,
+            "episodes_this_iter": len(episodes),
+            "timesteps_this_iter": sum(e.episode_length for e in episodes),
+            "num_healthy_workers": self.workers.num_remote_workers(),
+        }
+
+    def _finished(self, results: dict[str, Any]) -> dict[str, Any]:
+        self.algorithm.callbacks.call("on_evaluate_end", algorithm=self.algorithm, evaluation_metrics=results)
+        return results
+
+    def stop(self) -> None:
+        """Ends the workers."""
+        self.workers.stop()
+
+
+def _checked(results: Any) -> dict[str, Any]:
+    if not isinstance(results, dict):
+        raise ConfigTypeError(
+            f"config key 'custom_evaluation_function': it returned {results!r}, expected a dict of metrics"
+        )
+    return results

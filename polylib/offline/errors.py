@@ -1,0 +1,21 @@
+"""What can go wrong with traces: files that can't be read or written, and content that isn't what it should be."""
+
+from __future__ import annotations
+
+from polylib.errors import PolylibError
+
+
+class OfflineError(PolylibError):
+    """Reading or writing recorded experience failed; the message names the file, and line and column if it has any."""
+
+
+class TraceFileError(OfflineError, OSError):
+    """A file or folder of traces is missing, can't be read, can't be written, or the disk is full."""
+
+
+class TraceFormatError(OfflineError, ValueError):
+    """A record, or a batch to be recorded, holds what a trace can't hold."""
+
+
+class CorruptLineError(TraceFormatError):
+    """A line isn't whole JSON, as the last line of a writer that was killed."""
