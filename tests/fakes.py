@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from polylib.algorithms.ppo import PPOConfig
 from polylib.algorithms.ppo.loss import PPOObjective
 from polylib.policy.objective import PolicySpec
 from polylib.policy.policy import ActionOutput
@@ -316,16 +317,12 @@ class FakePolicy:
 
 def fake_spec(env: Any, **config: Any) -> PolicySpec:
     """The spec of a FakePolicy for a vector environment."""
-    from polylib.algorithms.ppo import PPOConfig
-
     values = PPOConfig().update_from_dict(config).to_dict()
     return PolicySpec(env.single_observation_space, env.single_action_space, PPOObjective, values, 0)
 
 
 def small_ppo(env: Any, mode: tuple[str, bool] = ("torch", False), **keys: Any) -> Any:
     """A PPOConfig that trains in a blink."""
-    from polylib.algorithms.ppo import PPOConfig
-
     small = {
         "train_batch_size": 64,
         "sgd_minibatch_size": 32,
@@ -333,8 +330,15 @@ def small_ppo(env: Any, mode: tuple[str, bool] = ("torch", False), **keys: Any) 
         "model": {"fcnet_hiddens": [8]},
         "seed": 0,
     }
-    config = PPOConfig().environment(env).framework(mode[0], eager_tracing=mode[1])
-    return config.update_from_dict({**small, **keys})
+    config = NumpyPPOConfig() if mode[0] == "numpy" else PPOConfig().framework(mode[0], eager_tracing=mode[1])
+    return config.environment(env).update_from_dict({**small, **keys})
+
+
+class NumpyPPOConfig(PPOConfig):
+    """PPO that only acts, without a framework: workers with it start in a second."""
+
+    def resolve_framework(self) -> tuple[str, bool]:
+        return "numpy", False
 
 
 def namespace(**values: Any) -> SimpleNamespace:

@@ -1,7 +1,7 @@
 """RLlib's own reader and writer of JSON traces, for comparison. Runs in an environment with ray[rllib] and lz4.
 
-    python read_traces.py read FOLDER OUT.npz     reads every line and keeps the columns as OUT.npz: `line/policy/column`
-    python read_traces.py speed FOLDER            for benchmarks/traces.py: times batches that lie there as npz files
+`read_traces.py read FOLDER OUT.npz` reads every line and keeps the columns in OUT.npz as `line/policy/column`;
+`read_traces.py speed FOLDER` times batches that lie there as npz files, for benchmarks/traces.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def window(batch: SampleBatch, times: int, compress: list[str], folder: str) -> 
         # Its own writer wraps batches in this layout, too.
         writer.write(batch.as_multi_agent())
     written = time.perf_counter()
-    rows = sum(read.count for read in JsonReader(glob.glob(os.path.join(folder, "*.json"))).read_all_files())
+    reader = JsonReader(folder)
+    rows = sum(reader.next().count for _ in range(times))
     end = time.perf_counter()
     if rows != times * batch.count:
         raise SystemExit(f"read {rows} rows of {times * batch.count}")

@@ -102,7 +102,8 @@ class Algorithm(TrainableAdapter):
         self._last_evaluation: dict[str, Any] | None = None
         self.rng = random_stream(resolved["seed"], 2)
         self._finished: list[EpisodeMetrics] = []
-        self.workers = WorkerSet(resolved, self.objective_class)
+        logdir = self.run_folder() if resolved["output"] == "logdir" else None
+        self.workers = WorkerSet(resolved, self.objective_class, logdir)
         if resolved["evaluation_interval"]:
             self._evaluation = Evaluation(self)
         self.callbacks.call("on_algorithm_init", algorithm=self)

@@ -19,7 +19,9 @@ def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
     changes = config["evaluation_config"] or {}
     if isinstance(changes, AlgorithmConfig):
         changes = {key: changes[key] for key in changes.sources if key in changes}
-    return config.copy().update_from_dict({"num_workers": config["evaluation_num_workers"], **changes})
+    return config.copy().update_from_dict(
+        {"num_workers": config["evaluation_num_workers"], "output": None, **changes}
+    )
 
 
 def check_evaluation(config: AlgorithmConfig) -> None:

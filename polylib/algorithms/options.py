@@ -182,6 +182,17 @@ def sizes() -> Check:
     return check
 
 
+def names() -> Check:
+    """A list of names."""
+
+    def check(value: Any) -> list[str]:
+        if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
+            raise TypeError("a list of names")
+        return list(value)
+
+    return check
+
+
 def anything() -> Check:
     """Any value (checked where it is used)."""
     return lambda value: value

@@ -54,6 +54,13 @@ class TrainableAdapter(tune.Trainable):
         """The algorithm's config with its defaults."""
         raise NotImplementedError
 
+    def run_folder(self) -> str:
+        """The run's folder: Tune's, or one in ~/ray_results that is made when something is first written to it."""
+        if self._logdir is None:
+            stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+            self._logdir = str(Path(DEFAULT_STORAGE_PATH) / f"{type(self).__name__}_{stamp}_{os.getpid()}")
+        return self._logdir
+
     def save(self, checkpoint_dir: str | None = None) -> Any:
         """Writes a checkpoint.
 
@@ -67,10 +74,7 @@ class TrainableAdapter(tune.Trainable):
             CheckpointError: if the folder can't be written.
         """
         if checkpoint_dir is None and not self._storage:
-            if self._logdir is None:
-                stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-                self._logdir = str(Path(DEFAULT_STORAGE_PATH) / f"{type(self).__name__}_{stamp}_{os.getpid()}")
-            checkpoint_dir = str(Path(self._logdir) / f"checkpoint_{self.iteration:06d}")
+            checkpoint_dir = str(Path(self.run_folder()) / f"checkpoint_{self.iteration:06d}")
         return super().save(None if checkpoint_dir is None else str(checkpoint_dir))
 
     def restore(self, checkpoint_path: Any) -> None:

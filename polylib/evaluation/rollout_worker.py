@@ -18,6 +18,7 @@ from polylib.evaluation.episode import EpisodeTracker
 from polylib.evaluation.evaluator import EpisodeRunner
 from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.evaluation.sampler import Sampler
+from polylib.offline.output import make_output
 from polylib.policy.backends import make_policy
 from polylib.policy.objective import Objective, PolicySpec
 from polylib.policy.policy import Policy, Weights
@@ -48,6 +49,7 @@ class RolloutWorker:
         make_env: whether this worker samples.
         spaces: `(observation_space, action_space)`; None: those of the environment.
         env_creator: what the config's environment name stands for, if it was registered in another process.
+        logdir: the run's folder, for `output="logdir"`.
 
     Attributes:
         policy_map: policies by id.
@@ -64,6 +66,7 @@ class RolloutWorker:
         make_env: bool = True,
         spaces: tuple[gym.Space[Any], gym.Space[Any]] | None = None,
         env_creator: EnvCreator | None = None,
+        logdir: str | None = None,
     ) -> None:
         if worker_index > 0:
             limit_threads(1)
@@ -81,6 +84,7 @@ class RolloutWorker:
         self.policy_map: dict[str, Policy] = {DEFAULT_POLICY_ID: make_policy(spec, *framework)}
         self.policy_mapping_fn: Callable[..., str] = lambda agent_id, *args, **kwargs: DEFAULT_POLICY_ID
         self.callbacks = make_callbacks(config["callbacks"])
+        self._output = make_output(config, worker_index, logdir) if make_env else None
         self._sampler = None if self.env is None else self._make_sampler(Sampler, seed)
         self._runner: EpisodeRunner | None = None  # made when this worker first evaluates
         if self.callbacks.has("on_sub_environment_created"):
@@ -125,6 +129,8 @@ class RolloutWorker:
         if self._sampler is None:
             self._sampler = self._make_sampler(Sampler, None)  # raises, saying what to do
         fragment = self._sampler.sample()
+        if self._output is not None:
+            self._output.write(fragment.with_new_obs())
         policy = self.policy_map[DEFAULT_POLICY_ID]
         # One batched pass over the fragment instead of a value per step; acting doesn't need them.
         observations = np.concatenate([fragment.batch["obs"], fragment.last_obs])
@@ -239,7 +245,10 @@ class RolloutWorker:
         return self.worker_index
 
     def stop(self) -> None:
-        """Closes environments and policies."""
+        """Closes environments, policies and trace files."""
+        close = getattr(self._output, "close", None)
+        if close is not None:
+            close()
         if self.env is not None:
             try:
                 self.env.close()

@@ -33,10 +33,11 @@ class WorkerSet:
     Args:
         config: an algorithm's config.
         objective_class: of the algorithm.
+        logdir: the run's folder, for `output="logdir"`.
     """
 
-    def __init__(self, config: Any, objective_class: type[Objective]) -> None:
-        self.config = config
+    def __init__(self, config: Any, objective_class: type[Objective], logdir: str | None = None) -> None:
+        self.config, self._logdir = config, logdir
         self._version = 0
         self._remote: list[Any] = []
         self._release: Callable[[], Any] = lambda: None  # gives back what was reserved for the remote workers
@@ -60,7 +61,7 @@ class WorkerSet:
         # Remote workers start while the local policy is built: both import the framework.
         if remote:
             self._remote = self._start_remote(objective_class, framework, remote)
-        self._local = RolloutWorker(config, objective_class, framework, 0, local_env, spaces)
+        self._local = RolloutWorker(config, objective_class, framework, 0, local_env, spaces, logdir=self._logdir)
         if remote:
             self._await_workers()
             self.sync_weights()
@@ -92,7 +93,10 @@ class WorkerSet:
         actor = ray.remote(RolloutWorker).options(**options)
         # The names that users gave environments are known in this process only.
         creator = registered_creator(config["env"])
-        return [actor.remote(config, objective_class, framework, i + 1, env_creator=creator) for i in range(count)]
+        return [
+            actor.remote(config, objective_class, framework, i + 1, env_creator=creator, logdir=self._logdir)
+            for i in range(count)
+        ]
 
     def _reserve(self, count: int) -> Any:
         """A placement group for all workers, so that a lack of resources can be told from a slow start.

@@ -12,7 +12,6 @@ import functools
 import math
 import re
 import sys
-from itertools import chain
 from typing import Any, Literal
 
 import lz4.block
@@ -31,7 +30,6 @@ _DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)|[US
 _LZ4_RATIO = 255
 # Text arrays have a fixed width, so that a note could ask for any amount of memory.
 _MAX_TEXT_BYTES = 1 << 30
-_FLATTEN = chain.from_iterable
 
 
 def encode_array(array: np.ndarray, encoding: Encoding) -> tuple[Any, Note]:
@@ -134,57 +132,31 @@ def decode_array(value: Any, note: Note) -> np.ndarray:
 def _decode_list(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], nonfinite: Any) -> np.ndarray:
     if not isinstance(value, list):
         raise ValueError("expected a list")
-    flat = _flatten(value, shape)
+    if dtype.kind == "U" and math.prod(shape) * dtype.itemsize > _MAX_TEXT_BYTES:
+        raise ValueError("it would take too much memory")
     try:
-        if dtype == np.uint8:
-            array = np.frombuffer(bytearray(flat), np.uint8)
-        elif dtype.kind == "U":
-            if math.prod(shape) * dtype.itemsize > _MAX_TEXT_BYTES:
-                raise ValueError("too much memory")
-            array = np.array(list(flat), dtype)
-        else:
-            if nonfinite or dtype.kind == "f":
-                array = _floats(flat, math.prod(shape), dtype, nonfinite)
-            else:
-                array = np.fromiter(flat, dtype, math.prod(shape))
-        return array.reshape(shape)
-    except (TypeError, ValueError, OverflowError, IndexError) as e:
+        # NumPy makes NaN of the None that stand for non-finite values.
+        array = np.array(value, dtype)
+        if nonfinite:
+            flat = array.reshape(-1)
+            for name in ("nan", "inf", "-inf"):
+                flat[np.asarray(nonfinite.get(name, []), np.int64)] = float(name)
+    except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as e:
         raise ValueError(f"its values don't make an array of {dtype} {list(shape)} ({e})") from None
-
-
-def _floats(flat: Any, count: int, dtype: np.dtype[Any], nonfinite: Any) -> np.ndarray:
-    if not nonfinite:
-        return np.fromiter(flat, dtype, count)
-    if not isinstance(nonfinite, dict):
-        raise ValueError("the places of non-finite values are damaged")
-    array = np.array(list(flat), np.float64).astype(dtype)  # NumPy makes NaN of None
-    for name in ("nan", "inf", "-inf"):
-        places = np.asarray(nonfinite.get(name, []), np.int64)
-        array[places] = float(name)
-    return array
-
-
-def _flatten(value: list[Any], shape: tuple[int, ...]) -> Any:
-    """The numbers of a nested list one by one, after checking that it has this shape."""
-    level: Any = value
-    for axis, size in enumerate(shape):
-        if axis:
-            parts = level
-            if set(map(type, parts)) - {list} or set(map(len, parts)) - {size}:
-                raise ValueError(f"its lists don't have the shape {list(shape)} that was noted")
-            level = list(_FLATTEN(parts))
-        elif len(level) != size:
-            raise ValueError(f"it has {len(level)} rows where {size} were noted")
-    return level
+    if array.shape == shape:
+        return array
+    if array.size or math.prod(shape):
+        raise ValueError(f"its values have the shape {list(array.shape)} where {list(shape)} was noted")
+    return array.reshape(shape)  # lists can't say how wide no rows are
 
 
 def _decode_bytes(value: Any, dtype: np.dtype[Any], shape: list[int], encoding: str) -> np.ndarray:
-    size = math.prod(shape) * dtype.itemsize
     prefix = _PREFIX[encoding]
-    if not isinstance(value, str) or not value.startswith(prefix):
+    if not isinstance(value, str) or value[: len(prefix)] != prefix:
         raise ValueError(f"expected text that starts with {prefix!r}")
+    size = math.prod(shape) * dtype.itemsize
     try:
-        data: Any = binascii.a2b_base64(memoryview(value.encode("ascii"))[len(prefix) :])
+        data: Any = binascii.a2b_base64(value[len(prefix) :])
         if encoding == "lz4":
             # What the note claims is allocated before anything is unpacked.
             if size > _LZ4_RATIO * len(data):
@@ -194,10 +166,13 @@ def _decode_bytes(value: Any, dtype: np.dtype[Any], shape: list[int], encoding: 
         raise ValueError(f"its {encoding} text is damaged ({e})") from None
     if len(data) != size:
         raise ValueError(f"it has {len(data)} bytes where {size} were noted")
-    if dtype == np.bool_:
-        return (np.frombuffer(data, np.uint8) != 0).reshape(shape)
-    array = np.frombuffer(data if isinstance(data, bytearray) else bytearray(data), dtype)
-    return (array if sys.byteorder == "little" else array.byteswap()).reshape(shape)
+    if dtype.kind == "b":
+        array = np.frombuffer(data, np.uint8) != 0  # other bytes than 0 and 1 make bools that equal neither
+    else:
+        array = np.frombuffer(data if encoding == "lz4" and size else bytearray(data), dtype)
+        if sys.byteorder != "little":
+            array = array.byteswap()
+    return array if len(shape) == 1 else array.reshape(shape)
 
 
 def _decode_objects(value: Any, shape: list[int], exact: Any) -> np.ndarray:

@@ -1,0 +1,214 @@
+"""Ray RLlib's old stack, timed for bench.py. Runs in an environment of its own, made by setup.sh."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from protocol import Calls, Case, ImportTime, TimeToReward, serve
+
+ENV = "CartPole-v1"
+
+
+def config(mode: str, workers: int = 0, envs: int = 1, **training: Any) -> Any:
+    """PPO on CartPole in one of the four modes, everything else as RLlib sets it."""
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.utils.framework import try_import_tf
+
+    if mode == "torch":
+        import torch
+
+        torch.set_num_threads(1)
+    tf1, _, _ = try_import_tf()
+    if mode.startswith("tf2") and not tf1.executing_eagerly():
+        tf1.enable_eager_execution()
+    framework, eager_tracing = ("tf2", mode == "tf2-traced") if mode.startswith("tf2") else (mode, False)
+    return (
+        PPOConfig()
+        .api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
+        .environment(ENV)
+        .framework(framework, eager_tracing=eager_tracing)
+        .env_runners(num_env_runners=workers, num_envs_per_env_runner=envs, rollout_fragment_length="auto")
+        .resources(num_gpus=0)
+        .debugging(log_level="ERROR", seed=0)
+        .training(**training)
+    )
+
+
+def start_ray(workers: int) -> None:
+    import ray
+
+    # "local": not a cluster that somebody else runs on this machine.
+    ray.init(
+        address="local",
+        num_cpus=max(2, workers + 1),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=256 * 1024**2,
+    )
+
+
+class Algorithm(Case):
+    """A case that needs a built algorithm."""
+
+    def __init__(self, mode: str, workers: int = 0, envs: int = 1, **training: Any) -> None:
+        start_ray(workers)
+        self.algo = config(mode, workers, envs, **training).build_algo()
+        self.worker = self.algo.env_runner
+        self.policy = self.algo.get_policy()
+
+    def close(self) -> None:
+        import ray
+
+        self.algo.stop()
+        ray.shutdown()
+
+
+class Act(Algorithm):
+    """Actions with their log-probabilities; one observation, or a batch of them."""
+
+    def __init__(self, mode: str, batch: int) -> None:
+        import numpy as np
+
+        super().__init__(mode, train_batch_size=128, minibatch_size=128)
+        obs = np.random.default_rng(0).uniform(-0.05, 0.05, (batch, 4)).astype(np.float32)
+        if batch == 1:
+            self.calls = Calls(lambda: self.policy.compute_single_action(obs[0], explore=True))
+        else:
+            self.calls = Calls(lambda: self.policy.compute_actions(obs, explore=True))
+        self.window = self.calls.window  # type: ignore[method-assign]
+
+
+class Sample(Algorithm):
+    """Sampling and postprocessing in this process."""
+
+    def __init__(self, mode: str, envs: int, steps: int) -> None:
+        super().__init__(mode, envs=envs, train_batch_size=steps, minibatch_size=128)
+
+    def window(self, n: int, k: int) -> tuple[float, float]:
+        start = time.perf_counter()
+        steps = sum(self.worker.sample().env_steps() for _ in range(n))
+        return time.perf_counter() - start, steps
+
+
+class SampleWorkers(Algorithm):
+    """Sampling by remote workers, until there is a training batch."""
+
+    def __init__(self, mode: str, workers: int, envs: int, steps: int) -> None:
+        super().__init__(mode, workers, envs, train_batch_size=steps, minibatch_size=128)
+        self.steps = steps
+
+    def window(self, n: int, k: int) -> tuple[float, float]:
+        from ray.rllib.execution.rollout_ops import synchronous_parallel_sample
+
+        start, steps = time.perf_counter(), 0
+        for _ in range(n):
+            batch = synchronous_parallel_sample(worker_set=self.algo.env_runner_group, max_env_steps=self.steps)
+            steps += batch.env_steps()
+        return time.perf_counter() - start, steps
+
+
+class SGD(Algorithm):
+    """Epochs of minibatch updates on one training batch, as PPO's training step does them."""
+
+    def __init__(self, mode: str, rows: int, minibatch: int, epochs: int) -> None:
+        from ray.rllib.execution.rollout_ops import standardize_fields, synchronous_parallel_sample
+
+        super().__init__(mode, envs=8, train_batch_size=rows, minibatch_size=minibatch, num_epochs=epochs)
+        batch = synchronous_parallel_sample(worker_set=self.algo.env_runner_group, max_env_steps=rows)
+        self.batch = standardize_fields(batch.as_multi_agent(), ["advantages"])
+        self.updates = epochs * (batch.env_steps() // minibatch)
+
+    def window(self, n: int, k: int) -> tuple[float, float]:
+        from ray.rllib.execution.train_ops import multi_gpu_train_one_step, train_one_step
+
+        train = train_one_step if self.algo.config.simple_optimizer else multi_gpu_train_one_step
+        start = time.perf_counter()
+        for _ in range(n):
+            train(self.algo, self.batch)
+        return time.perf_counter() - start, n * self.updates
+
+
+class Train(Algorithm):
+    """Whole iterations."""
+
+    def __init__(self, mode: str, workers: int, envs: int, rows: int, minibatch: int, epochs: int) -> None:
+        super().__init__(mode, workers, envs, train_batch_size=rows, minibatch_size=minibatch, num_epochs=epochs)
+        self.window = Calls(self.algo.train).window  # type: ignore[method-assign]
+
+
+class Build(Case):
+    """Building with remote workers, in a process that has imported RLlib and started Ray."""
+
+    def __init__(self, mode: str, workers: int) -> None:
+        start_ray(workers)
+        self.config = config(mode, workers)
+
+    def window(self, n: int, k: int) -> tuple[float, float]:
+        start = time.perf_counter()
+        self.algo = self.config.build_algo()
+        return time.perf_counter() - start, 1.0
+
+    def close(self) -> None:
+        import ray
+
+        self.algo.stop()
+        ray.shutdown()
+
+
+class Reward(TimeToReward):
+    """Time to a mean return."""
+
+    def __init__(self, mode: str, workers: int, envs: int, ppo: dict[str, Any]) -> None:
+        self.mode, self.workers, self.envs = mode, workers, envs
+        self.training: dict[str, Any] = {
+            "lr": ppo["lr"],
+            "gamma": ppo["gamma"],
+            "lambda_": ppo["lambda"],
+            "train_batch_size": ppo["rows"],
+            "minibatch_size": ppo["minibatch"],
+            "num_epochs": ppo["epochs"],
+            "clip_param": ppo["clip"],
+            "vf_loss_coeff": ppo["vf_coeff"],
+            "vf_clip_param": ppo["vf_clip"],
+            "kl_coeff": ppo["kl_coeff"],
+            "grad_clip": ppo["grad_clip"],
+            "model": {"fcnet_hiddens": ppo["hiddens"]},
+        }
+        start_ray(workers)
+
+    def start(self, seed: int) -> None:
+        self.algo = config(self.mode, self.workers, self.envs, **self.training).debugging(seed=seed).build_algo()
+
+    def iterate(self) -> tuple[float, float]:
+        result = self.algo.train()
+        mean = result["env_runners"]["episode_reward_mean"]
+        return (0.0 if mean != mean else mean), result["num_env_steps_sampled_lifetime"]
+
+    def finish(self) -> None:
+        self.algo.stop()
+
+    def close(self) -> None:
+        import ray
+
+        ray.shutdown()
+
+
+def imports(mode: str) -> Case:
+    return ImportTime("from ray.rllib.algorithms.ppo import PPOConfig")
+
+
+if __name__ == "__main__":
+    serve(
+        {
+            "act": Act,
+            "sample": Sample,
+            "sample_workers": SampleWorkers,
+            "sgd": SGD,
+            "train": Train,
+            "build": Build,
+            "reward": Reward,
+            "import": imports,
+        }
+    )

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Makes the virtual environments of the libraries that polylib is measured against, and one that draws the picture.
+#
+#   benchmarks/peers/setup.sh [rllib] [sb3] [plot]      all three if none is named
+#
+# They go into $POLYLIB_PEERS (default ~/.cache/polylib-peers), outside the repository. What is there already is kept;
+# delete a folder to make it anew. $PYTHON is the Python that makes them: 3.11, which the versions below were tried with.
+set -euo pipefail
+
+peers="${POLYLIB_PEERS:-$HOME/.cache/polylib-peers}"
+python="${PYTHON:-python3.11}"
+pip_flags=(--disable-pip-version-check --quiet)
+mkdir -p "$peers"
+
+# make NAME REQUIREMENT... : torch goes first by its exact version, so that the later step keeps the build that is there.
+make_env() {
+    local name="$1" home="$peers/$1"
+    shift
+    if [ -e "$home/.complete" ]; then
+        echo "$name: $home is there"
+        return
+    fi
+    echo "$name: making $home (some minutes) ..."
+    "$python" -m venv --clear "$home"
+    for step in "$@"; do
+        # shellcheck disable=SC2086
+        "$home/bin/python" -m pip install "${pip_flags[@]}" $step
+    done
+    "$home/bin/python" -m pip freeze --disable-pip-version-check > "$home/versions.txt"
+    touch "$home/.complete"
+}
+
+[ $# -gt 0 ] || set -- rllib sb3 plot
+for name in "$@"; do
+    case "$name" in
+        # RLlib's old stack needs Keras 2 (tf_keras) for tf and tf2, and lz4 for its compressed columns.
+        rllib) make_env rllib "torch==2.13.0" \
+            "ray[rllib]==2.60.0 tensorflow==2.21.0 tf_keras==2.21.0 tensorflow-probability==0.25.0 lz4" ;;
+        sb3) make_env sb3 "torch==2.13.0" "stable-baselines3==2.9.*" ;;
+        plot) make_env plot "matplotlib>=3.9,<4" ;;
+        *) echo "unknown peer '$name': rllib, sb3 or plot" >&2; exit 2 ;;
+    esac
+done
