@@ -1,8 +1,8 @@
 """How bench.py talks to a process that times things: a JSON object a line, over stdin and stdout.
 
 The process serves named cases. bench.py opens one, asks for windows (a stretch of work that is timed here, in the
-process itself) and closes it; while one side works the other waits for its next line, so that both sides can be timed in
-turn within the same minute. Standard library only, since this runs in the virtual environments of the peers too.
+process itself) and closes it; while one side works the other waits for its next line, so that both sides can be timed
+in turn within the same minute. Standard library only, since this runs in the virtual environments of the peers too.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from polylib.algorithms.registry import get_algorithm_class
 from polylib.algorithms.trainable import TrainableAdapter, checkpoint_folder
 from polylib.callbacks import make_callbacks
 from polylib.checkpoints import CheckpointError, read_header
-from polylib.errors import ConfigError, ConfigTypeError
+from polylib.errors import ConfigError, ConfigTypeError, WorkerError
 from polylib.evaluation.metrics import EpisodeMetrics, EpisodeSummary
 from polylib.evaluation.worker_set import WorkerSet
 from polylib.policy.checkpoint import save_policy
@@ -62,7 +62,12 @@ class Algorithm(TrainableAdapter):
         self._given_config = config if isinstance(config, AlgorithmConfig) else None
         if config is not None and not isinstance(config, AlgorithmConfig | Mapping):
             raise ConfigTypeError(f"config must be an AlgorithmConfig or a dict, got {type(config).__name__}")
-        super().__init__({} if config is None or self._given_config is not None else dict(config), storage)
+        self._stopped = False
+        try:
+            super().__init__({} if config is None or self._given_config is not None else dict(config), storage)
+        except BaseException:
+            self.cleanup()  # nobody else can: there is no algorithm to stop
+            raise
 
     @classmethod
     def get_default_config(cls) -> AlgorithmConfig:
@@ -137,7 +142,14 @@ class Algorithm(TrainableAdapter):
         return result
 
     def train(self) -> dict[str, Any]:
-        """Runs one iteration and returns its results under RLlib's keys."""
+        """Runs one iteration and returns its results under RLlib's keys.
+
+        Raises:
+            EnvError: if an environment raises, or returns NaN or what doesn't fit its spaces.
+            WorkerError: if a rollout worker was lost, or the algorithm was stopped.
+        """
+        if self._stopped:
+            raise WorkerError(f"this {type(self).__name__} was stopped: build another one to train")
         result = super().train()
         self.callbacks.call("on_train_result", algorithm=self, result=result)
         return result
@@ -351,6 +363,7 @@ class Algorithm(TrainableAdapter):
 
     def cleanup(self) -> None:
         """Ends the workers; `stop()` calls it."""
+        self._stopped = True
         for part in (getattr(self, "workers", None), getattr(self, "_evaluation", None)):
             if part is not None:
                 part.stop()

@@ -25,6 +25,20 @@ Self = TypeVar("Self", bound="AlgorithmConfig")
 FRAMEWORK_PACKAGES = {"tf": ("tensorflow", "keras"), "tf2": ("tensorflow", "keras"), "torch": ("torch",)}
 
 
+class _NotGiven:
+    """The default of arguments for which None is a value."""
+
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN = _NotGiven()
+
+
+def _given(**keys: Any) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if value is not NOT_GIVEN}
+
+
 def index_options(options: tuple[Option, ...]) -> dict[str, Option]:
     """Options by every name they are accepted under."""
     return {name: option for option in options for name in (option.name, *option.aliases)}
@@ -247,13 +261,13 @@ class AlgorithmConfig:
         """Settings of learning."""
         return self._set(keys, "code", "training")
 
-    def environment(self: Self, env: Any = None, **keys: Any) -> Self:
+    def environment(self: Self, env: Any = NOT_GIVEN, **keys: Any) -> Self:
         """Settings of the environment; `env` may be passed by position."""
-        return self._set({**({} if env is None else {"env": env}), **keys}, "code", "environment")
+        return self._set({**_given(env=env), **keys}, "code", "environment")
 
-    def framework(self: Self, framework: Any = None, **keys: Any) -> Self:
+    def framework(self: Self, framework: Any = NOT_GIVEN, **keys: Any) -> Self:
         """Settings of the deep learning framework; `framework` may be passed by position."""
-        return self._set({**({} if framework is None else {"framework": framework}), **keys}, "code", "framework")
+        return self._set({**_given(framework=framework), **keys}, "code", "framework")
 
     def rollouts(self: Self, **keys: Any) -> Self:
         """Settings of rollout workers."""
@@ -291,10 +305,9 @@ class AlgorithmConfig:
         """Settings for debugging: seed and logs."""
         return self._set(keys, "code", "debugging")
 
-    def callbacks(self: Self, callbacks_class: Any = None, **keys: Any) -> Self:
+    def callbacks(self: Self, callbacks_class: Any = NOT_GIVEN, **keys: Any) -> Self:
         """Settings of callbacks; the class may be passed by position."""
-        given = {} if callbacks_class is None else {"callbacks": callbacks_class}
-        return self._set({**given, **keys}, "code", "callbacks")
+        return self._set({**_given(callbacks_class=callbacks_class), **keys}, "code", "callbacks")
 
     def resources(self: Self, **keys: Any) -> Self:
         """Settings of CPUs, GPUs and their placement."""

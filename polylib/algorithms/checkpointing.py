@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import polylib
+from polylib import __version__
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.checkpoints import CheckpointError, find, read_arrays, read_document, read_header, write_checkpoint
 from polylib.errors import ConfigError, EnvError
@@ -62,7 +62,7 @@ def save_algorithm(algo: Algorithm, path: str | os.PathLike[str]) -> Path:
         "type": "Algorithm",
         "algorithm": name,
         "framework": algo.config.framework_str,
-        "polylib_version": polylib.__version__,
+        "polylib_version": __version__,
         "policies": policies,
     }
     return write_checkpoint(path, header, documents, arrays)
@@ -141,7 +141,7 @@ def restore_algorithm(algo: Algorithm, path: str | os.PathLike[str]) -> None:
         algo.rng.bit_generator.state = state["rng"]
         algo.episodes.total = int(state["episodes"]["total"])
         algo.episodes.recent.clear()
-        algo.episodes.recent.extend(EpisodeMetrics(float(r), int(n)) for r, n in state["episodes"]["recent"])
+        algo.episodes.recent.extend(EpisodeMetrics(*e) for e in state["episodes"]["recent"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"checkpoint {folder} doesn't fit: {type(error).__name__}: {error}") from None
     algo.workers.sync_weights(next(iter(policies.values())).global_timestep)

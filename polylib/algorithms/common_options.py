@@ -150,7 +150,9 @@ COMMON_OPTIONS = (
     Option("sample_collector", "rollouts", None, anything(), "A user's own collector.", built=False),
     Option("remote_worker_envs", "rollouts", False, boolean(), "Each environment in an actor.", built=False),
     Option("remote_env_batch_wait_ms", "rollouts", 0, number(0), "Wait for more environments, ms.", built=False),
-    Option("preprocessor_pref", "rollouts", "deepmind", choice("deepmind", "rllib", None), "Which.", built=False),
+    Option(
+        "preprocessor_pref", "rollouts", "deepmind", choice("deepmind", "rllib", None), "Frame wrappers.", built=False
+    ),
     Option("observation_filter", "rollouts", "NoFilter", anything(), "Running normalisation.", built=False),
     Option("compress_observations", "rollouts", False, boolean(), "Compress observations.", built=False),
     Option(
@@ -217,7 +219,7 @@ COMMON_OPTIONS = (
     Option("ope_split_batch_by_episode", "evaluation", True, boolean(), "Estimate per episode.", built=False),
     # --- exploration
     Option("explore", "exploration", True, boolean(), "Sample actions; False: take the most likely one."),
-    Option("exploration_config", "exploration", {"type": "StochasticSampling"}, mapping(), "How.", built=False),
+    Option("exploration_config", "exploration", {"type": "StochasticSampling"}, mapping(), "Its kind.", built=False),
     # --- offline data
     Option("input", "offline_data", "sampler", anything(), "Where experiences come from.", ("input_",), built=False),
     Option("input_config", "offline_data", {}, mapping(), "Settings of the input.", built=False),
@@ -239,7 +241,9 @@ COMMON_OPTIONS = (
     Option("policy_mapping_fn", "multi_agent", None, function(), "Agent to policy id.", built=False),
     Option("policies_to_train", "multi_agent", None, anything(), "Policies that learn.", built=False),
     Option("observation_fn", "multi_agent", None, function(), "Rewrites observations.", built=False),
-    Option("count_steps_by", "multi_agent", "env_steps", choice("env_steps", "agent_steps"), "Unit.", built=False),
+    Option(
+        "count_steps_by", "multi_agent", "env_steps", choice("env_steps", "agent_steps"), "Unit of sizes.", built=False
+    ),
     # --- reporting
     Option(
         "keep_per_episode_custom_metrics",

@@ -15,6 +15,7 @@ from ray.tune.registry import ENV_CREATOR, TRAINABLE_CLASS, _global_registry
 from ray.tune.tune import _Config
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
+from polylib.algorithms.evaluation import evaluation_config
 from polylib.algorithms.registry import algorithm_names, algorithm_target, get_config_class, load_target
 from polylib.errors import ConfigTypeError, PolylibError
 from polylib.registry import EnvCreator, add_env_store
@@ -41,12 +42,15 @@ class TrainableAdapter(tune.Trainable):
 
     @classmethod
     def default_resource_request(cls, config: Any) -> Any:
-        """A bundle for the trial's own process and one per rollout worker."""
+        """A bundle for the trial's own process, and one per worker that samples or evaluates."""
         values = cls.get_default_config().update_from_dict(
             {k: v for k, v in dict(config).items() if not k.startswith("__")}
         )
-        worker = {"CPU": values["num_cpus_per_worker"], **values["custom_resources_per_worker"]}
-        bundles = [{"CPU": values["num_cpus_for_local_worker"]}] + [worker] * values["num_workers"]
+        bundles = [{"CPU": values["num_cpus_for_local_worker"]}]
+        for part in (values, evaluation_config(values) if values["evaluation_interval"] else None):
+            if part is not None:
+                worker = {"CPU": part["num_cpus_per_worker"], **part["custom_resources_per_worker"]}
+                bundles += [worker] * part["num_workers"]
         return tune.PlacementGroupFactory(bundles, strategy=values["placement_strategy"])
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polylib.errors import PolylibError, did_you_mean
@@ -12,8 +12,8 @@ from polylib.errors import PolylibError, did_you_mean
 _LATE = ("evaluation", "custom_metrics", "sampler_results")
 
 
-class StopKeyError(PolylibError):
-    """A key of `--stop` isn't in the results, so that the run would never stop."""
+class ResultKeyError(PolylibError):
+    """A key that a flag names isn't in the results."""
 
 
 class StopCriteria:
@@ -29,19 +29,30 @@ class StopCriteria:
             result: a result of `train()`, nested.
 
         Raises:
-            StopKeyError: if a key isn't there; offers the nearest.
+            ResultKeyError: if a key isn't there; offers the nearest.
         """
         flat = flatten(result)
-        for key in self._criteria:
-            if key not in flat and key.partition("/")[0] not in _LATE:
-                names = [name for name, value in flat.items() if _is_criterion(name, value)]
-                raise StopKeyError(
-                    f"--stop: no key {key!r} in the results, so the run would never stop."
-                    f"{did_you_mean(key, names)} Keys: {_some(names)}"
-                )
+        require_keys(self._criteria, flat, "--stop", "so the run would never stop")
         if result.get("done"):
             return True
         return any(_reached(flat.get(key), value) for key, value in self._criteria.items())
+
+
+def require_keys(keys: Iterable[str], flat: Mapping[str, Any], flag: str, consequence: str) -> None:
+    """Raises a `ResultKeyError` if a key isn't in the results, and isn't one that comes later.
+
+    Args:
+        keys: with slashes.
+        flat: a result, flattened.
+        flag: who names the keys.
+        consequence: what follows from their absence.
+    """
+    for key in keys:
+        if key not in flat and key.partition("/")[0] not in _LATE:
+            names = [name for name, value in flat.items() if _is_criterion(name, value)]
+            raise ResultKeyError(
+                f"{flag}: no key {key!r} in the results, {consequence}.{did_you_mean(key, names)} Keys: {_some(names)}"
+            )
 
 
 def flatten(result: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
-from collections.abc import Sequence
-
-from polylib.algorithms.registry import algorithm_names
 from polylib.cli.flags import Flag
+from polylib.cli.help import HELP, VERBOSE, render_help
 
 FRAMEWORKS = ("tf", "tf2", "torch")
 
@@ -46,6 +42,41 @@ TRAIN_FLAGS = (
         ("n",),
     ),
     Flag("local-dir", "Results", "The folder in which it lies.", "DIR", default="~/ray_results"),
+    Flag("checkpoint-freq", "Checkpoints", "Writes a checkpoint every N iterations; 0: none.", "N", default=0, low=0),
+    Flag(
+        "checkpoint-at-end",
+        "Checkpoints",
+        "Writes one when the run ends; this is the default, --no-checkpoint-at-end turns it off.",
+        default=True,
+    ),
+    Flag(
+        "keep-checkpoints-num",
+        "Checkpoints",
+        "Keeps only this many: the best ones, or the newest. The last one written always stays.",
+        "N",
+        low=1,
+    ),
+    Flag(
+        "checkpoint-score-attr",
+        "Checkpoints",
+        "The result key that says which is best: the largest, or with min- in front of it the smallest. "
+        "Nested keys have slashes: min-info/learner/default_policy/learner_stats/kl.",
+        "KEY",
+    ),
+    Flag(
+        "restore",
+        "Checkpoints",
+        "Goes on from a checkpoint, in a new run: with its weights, optimizer and counters, and with its settings where "
+        "this command says nothing else. --stop counts from where it was.",
+        "CHECKPOINT",
+    ),
+    Flag(
+        "resume",
+        "Checkpoints",
+        "Goes on with the interrupted experiment that -n names, from its trials' last checkpoints. Tune keeps "
+        "experiments as pickles, which can run code when they are read: resume only what you trust.",
+        default=False,
+    ),
     Flag("num-samples", "How to run", "Runs this often, or each combination of a grid.", "N", default=1, low=1),
     Flag("ray-address", "How to run", "Joins a Ray cluster instead of starting Ray here.", "ADDRESS"),
     Flag("ray-num-cpus", "How to run", "CPUs that the Ray started here may use.", "N", low=1),
@@ -59,20 +90,17 @@ TRAIN_FLAGS = (
     Flag("print-config", "Help", "Prints every setting and where its value comes from, and exits.", default=False),
 )
 
-# Flags that are parsed elsewhere, for the help only: (spelling, group, text).
-_OTHERS = (
-    ("    --flagfile FILE", "How to run", "Reads flags from a file, one a line; for jobs on clusters."),
-    ("-v, -vv", "Help", "Log more: INFO, and the workers' output; DEBUG, and tracebacks of errors."),
-    ("-h, --help", "Help", "Prints this and exits."),
-)
+_FLAGFILE = ("    --flagfile FILE", "How to run", "Reads flags from a file, one a line; for jobs on clusters.")
 
 _USAGE = """\
 usage: polylib train --algo NAME --env NAME [flags]
        polylib train file EXPERIMENT.py [flags]
        polylib train file EXPERIMENT.yaml [flags]
+       polylib train --resume -n NAME
 
 Trains an agent through Ray Tune. A Python file has a variable `config` (a config object, or a dict beside a variable
-`algo`) and perhaps `stop`; a YAML file has entries `name: {env: .., run: .., stop: {..}, config: {..}}`.
+`algo`) and perhaps `stop`; a YAML file has entries `name: {env: .., run: .., stop: {..}, config: {..}}`
+and perhaps checkpoint_freq, checkpoint_at_end, keep_checkpoints_num, checkpoint_score_attr.
 """
 
 _MODES = """\
@@ -88,44 +116,15 @@ _EXAMPLES = """\
 Examples
   polylib train --algo PPO --env CartPole-v1 --stop '{"episode_reward_mean": 150}'
   polylib train -a PPO -e Pendulum-v1 --framework torch -c '{"num_workers": 2, "lr": 0.001}' -s '{"time_total_s": 600}'
+  polylib train --restore CHECKPOINT --config '{"lr": 1e-5}' --stop '{"training_iteration": 200}'
 
-Exit status: 0 done, 1 the run failed, 2 the command line was wrong, 130 interrupted.
+Ctrl-C and SIGTERM wait for the end of the iteration, write a checkpoint and print the line that goes on from it; the
+second one stops at once.
+
+Exit status: 0 done, 1 the run failed, 2 the command line was wrong, 130 interrupted, 143 terminated.
 """
 
 
 def help_text() -> str:
     """What `polylib train --help` prints."""
-    width = max(72, min(110, shutil.get_terminal_size((100, 24)).columns))
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for flag in TRAIN_FLAGS:
-        groups.setdefault(flag.group, []).append((_spelling(flag), _description(flag)))
-    for spelling, group, text in _OTHERS:
-        groups[group].append((spelling, text))
-    parts = [_USAGE]
-    for group, rows in groups.items():
-        parts.append("\n".join([group, *_rows(rows, width)]) + "\n")
-    return "\n".join([*parts, _MODES, _EXAMPLES])
-
-
-def _spelling(flag: Flag) -> str:
-    letters = "".join(f"-{letter}, " for letter in flag.short[:1])
-    return f"{letters or '    '}--{flag.name}" + (f" {flag.metavar}" if flag.metavar else "")
-
-
-def _description(flag: Flag) -> str:
-    text = flag.help
-    if flag.name == "algo":
-        text += f" One of: {', '.join(algorithm_names())}."
-    if isinstance(flag.default, str | int) and not flag.switch:
-        text += f" Default: {flag.default}."
-    others = [f"--{alias}" for alias in flag.aliases] + [f"-{letter}" for letter in flag.short[1:]]
-    return text + (f" Also {', '.join(others)}." if others else "")
-
-
-def _rows(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
-    indent = 30
-    lines: list[str] = []
-    for spelling, text in rows:
-        first = f"  {spelling}".ljust(indent)
-        lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * indent)
-    return lines
+    return render_help(_USAGE, TRAIN_FLAGS, (_FLAGFILE, VERBOSE, HELP), (_MODES, _EXAMPLES))

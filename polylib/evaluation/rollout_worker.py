@@ -101,12 +101,7 @@ class RolloutWorker:
     def _make_sampler(self, cls: type[S], seed: int | None) -> S:
         config, env = self.config, self.env
         if env is None:
-            raise WorkerError(
-                "this worker has no environment: with num_workers > 0 the local worker only learns; "
-                "set create_env_on_local_worker=True to sample on it"
-                if config["env"] is not None
-                else "there is no environment to sample from: give the algorithm an env"
-            )
+            raise self._no_environment()
         return cls(
             env,
             self.policy_map[DEFAULT_POLICY_ID],
@@ -119,6 +114,14 @@ class RolloutWorker:
             tracker=EpisodeTracker(self.callbacks, self) if self.callbacks.has(*EPISODE_HOOKS) else None,
         )
 
+    def _no_environment(self) -> WorkerError:
+        return WorkerError(
+            "this worker has no environment: with num_workers > 0 the local worker only learns; "
+            "set create_env_on_local_worker=True to sample on it"
+            if self.config["env"] is not None
+            else "there is no environment to sample from: give the algorithm an env"
+        )
+
     def sample(self) -> SampleBatch:
         """A fragment from every environment, postprocessed: `[rows, ...]`.
 
@@ -127,7 +130,7 @@ class RolloutWorker:
             WorkerError: if this worker has no environment.
         """
         if self._sampler is None:
-            self._sampler = self._make_sampler(Sampler, None)  # raises, saying what to do
+            raise self._no_environment()
         fragment = self._sampler.sample()
         if self._output is not None:
             self._output.write(fragment.with_new_obs())

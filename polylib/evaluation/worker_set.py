@@ -111,8 +111,18 @@ class WorkerSet:
 
         each = {"CPU": self.config["num_cpus_per_worker"], **self.config["custom_resources_per_worker"]}
         each = {name: amount for name, amount in each.items() if amount}
+        if not each:
+            return None
         captured = ray.get_runtime_context().should_capture_child_tasks_in_placement_group
-        if not each or (captured and ray.util.get_current_placement_group() is not None):
+        around = ray.util.get_current_placement_group() if captured else None
+        if around is not None:
+            for name, amount in each.items():
+                has = sum(bundle.get(name, 0) for bundle in around.bundle_specs)
+                if has < count * amount:
+                    raise WorkerError(
+                        f"{count} workers need {count * amount:g} {name}, and all that was reserved for this trial is "
+                        f"{has:g}: leave its resources to polylib, or reserve a bundle per worker"
+                    )
             return None
         group = ray.util.placement_group([each] * count, strategy=self.config["placement_strategy"])
         # Without stop(), the reservation ends with this object.

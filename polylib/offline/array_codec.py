@@ -7,7 +7,6 @@ non-finite values, for which a list has `null`. No encoding involves pickle.
 
 from __future__ import annotations
 
-import binascii
 import functools
 import math
 import re
@@ -17,6 +16,7 @@ from typing import Any, Literal
 import lz4.block
 import numpy as np
 import orjson
+import pybase64
 
 from polylib.offline.object_values import from_tagged, to_json, to_tagged
 
@@ -89,7 +89,7 @@ def _encode_bytes(array: np.ndarray, encoding: Encoding, note: Note) -> str:
     if encoding == "lz4":
         data = lz4.block.compress(data, store_size=False)
     note["encoding"] = encoding
-    return _PREFIX[encoding] + binascii.b2a_base64(data, newline=False).decode("ascii")
+    return _PREFIX[encoding] + pybase64.b64encode_as_string(data)
 
 
 def _encode_objects(array: np.ndarray) -> tuple[Any, Note]:
@@ -135,13 +135,14 @@ def _decode_list(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], nonfi
     if dtype.kind == "U" and math.prod(shape) * dtype.itemsize > _MAX_TEXT_BYTES:
         raise ValueError("it would take too much memory")
     try:
-        # NumPy makes NaN of the None that stand for non-finite values.
-        array = np.array(value, dtype)
+        with np.errstate(over="raise"):
+            # NumPy makes NaN of the None that stand for non-finite values.
+            array = np.array(value, dtype)
         if nonfinite:
             flat = array.reshape(-1)
             for name in ("nan", "inf", "-inf"):
                 flat[np.asarray(nonfinite.get(name, []), np.int64)] = float(name)
-    except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as e:
+    except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError) as e:
         raise ValueError(f"its values don't make an array of {dtype} {list(shape)} ({e})") from None
     if array.shape == shape:
         return array
@@ -156,12 +157,12 @@ def _decode_bytes(value: Any, dtype: np.dtype[Any], shape: list[int], encoding: 
         raise ValueError(f"expected text that starts with {prefix!r}")
     size = math.prod(shape) * dtype.itemsize
     try:
-        data: Any = binascii.a2b_base64(value[len(prefix) :])
+        data = pybase64.b64decode_as_bytearray(value[len(prefix) :], validate=True)
         if encoding == "lz4":
             # What the note claims is allocated before anything is unpacked.
             if size > _LZ4_RATIO * len(data):
                 raise ValueError(f"{len(data)} bytes can't unpack to the {size} that were noted")
-            data = lz4.block.decompress(data, uncompressed_size=size, return_bytearray=True) if size else b""
+            data = lz4.block.decompress(data, uncompressed_size=size, return_bytearray=True) if size else bytearray()
     except (ValueError, lz4.block.LZ4BlockError) as e:
         raise ValueError(f"its {encoding} text is damaged ({e})") from None
     if len(data) != size:
@@ -169,7 +170,7 @@ def _decode_bytes(value: Any, dtype: np.dtype[Any], shape: list[int], encoding: 
     if dtype.kind == "b":
         array = np.frombuffer(data, np.uint8) != 0  # other bytes than 0 and 1 make bools that equal neither
     else:
-        array = np.frombuffer(data if encoding == "lz4" and size else bytearray(data), dtype)
+        array = np.frombuffer(data, dtype)  # writable, as a bytearray is
         if sys.byteorder != "little":
             array = array.byteswap()
     return array if len(shape) == 1 else array.reshape(shape)

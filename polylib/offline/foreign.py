@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 import lz4.frame
 import numpy as np
+import pybase64
 
 from polylib.offline.pickled import RefusedError, read_pickled
 from polylib.policy import columns as c
@@ -36,7 +36,7 @@ def column_from_rllib(name: str, value: Any) -> Any:
 
 def _unpack(text: str) -> Any:
     try:
-        data = base64.b64decode(text, validate=True)
+        data = pybase64.b64decode(text, validate=True)
         return read_pickled(_decompress(data))
     except RefusedError as e:
         raise ValueError(f"refused: {e}") from None

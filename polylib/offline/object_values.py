@@ -6,12 +6,12 @@ plain value, and `to_tagged` one that `from_tagged` turns back into exactly what
 
 from __future__ import annotations
 
-import base64
 import math
 import re
 from typing import Any
 
 import numpy as np
+import pybase64
 
 _MAX_DEPTH = 64
 _DTYPE = re.compile(r"b1|[iu][1248]|f[248]|[SU][0-9]{1,7}")
@@ -42,7 +42,7 @@ def to_json(value: Any, depth: int = 0) -> tuple[Any, bool]:
         items = [to_json(part, depth + 1) for part in value]
         return [part for part, _ in items], type(value) is list and all(exact for _, exact in items)
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii"), False
+        return pybase64.b64encode_as_string(value), False
     raise TypeError(f"a value of type {type(value).__name__}")
 
 
@@ -56,7 +56,7 @@ def to_tagged(value: Any) -> Any:
     """A JSON value that `from_tagged` turns back into exactly `value`; `to_json` has accepted it."""
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
-        data = base64.b64encode(array.tobytes()).decode("ascii")
+        data = pybase64.b64encode_as_string(array.tobytes())
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
         return {"$": kind, "dtype": array.dtype.str, "shape": array.shape, "data": data}
     if isinstance(value, float) and not math.isfinite(value):
@@ -68,7 +68,7 @@ def to_tagged(value: Any) -> Any:
     if isinstance(value, list):
         return [to_tagged(part) for part in value]
     if isinstance(value, bytes):
-        return {"$": "bytes", "data": base64.b64encode(value).decode("ascii")}
+        return {"$": "bytes", "data": pybase64.b64encode_as_string(value)}
     return value
 
 
@@ -89,7 +89,7 @@ def from_tagged(value: Any) -> Any:
         return tuple(from_tagged(part) for part in value["items"])
     if kind == "float":
         return float(value["value"])
-    data = base64.b64decode(value["data"], validate=True)
+    data = pybase64.b64decode(value["data"], validate=True)
     if kind == "bytes":
         return data
     if kind not in ("array", "scalar") or not _DTYPE.fullmatch(value["dtype"][1:]):

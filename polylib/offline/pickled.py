@@ -116,11 +116,10 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self, data: bytes) -> Any:
-        argument: Any
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
-            name = opcode.name
-            if count > MAX_VALUES:
-                raise RefusedError("it would take too much memory")
+        file = io.BytesIO(data)
+        for _ in range(MAX_VALUES):
+            name, read = _INSTRUCTIONS.get(file.read(1), ("", None))
+            argument: Any = read(file) if read else None
             if name == "STOP":
                 if len(self.stack) != 1:
                     raise RefusedError("it isn't a whole pickle")
@@ -137,12 +136,12 @@ class _Machine:
                 self.memo[argument] = self.stack[-1]
             else:
                 self.other(name, argument)
-        raise RefusedError("it isn't a whole pickle")
+        raise RefusedError("it would take too much memory")
 
     def other(self, name: str, argument: Any) -> None:
-        step: Callable[[Any], None] | None = getattr(self, f"op_{name.lower()}", None)
+        step: Callable[[Any], None] | None = getattr(self, f"op_{name.lower()}", None) if name else None
         if step is None:
-            raise RefusedError(f"it holds the pickle instruction {name}: {_ALLOWED}")
+            raise RefusedError(f"it ends too early, or has an instruction that data doesn't need: {_ALLOWED}")
         step(argument)
 
     def pop(self) -> Any:
@@ -216,9 +215,8 @@ class _Machine:
                 raise RefusedError(f"it holds a dict key of type {type(key).__name__}: str and int are read")
             target[key] = value
 
-    def op_global(self, argument: str) -> None:
-        module, _, name = argument.partition(" ")
-        self.push_name(module, name)
+    def op_global(self, names: tuple[str, str]) -> None:
+        self.push_name(*names)
 
     def op_stack_global(self, _: Any) -> None:
         self.push_name(*self.pop_many(2))
@@ -245,6 +243,21 @@ class _Machine:
             _build_array(target, state)
         else:
             raise RefusedError(f"it sets the state of an object: {_ALLOWED}")
+
+
+# Code -> name and the reader of its argument, of the instructions that `_Machine` knows; others aren't even parsed.
+_INSTRUCTIONS: dict[bytes, tuple[str, Callable[[io.BytesIO], Any] | None]] = {
+    opcode.code.encode("latin-1"): (opcode.name, opcode.arg.reader if opcode.arg else None)
+    for opcode in pickletools.opcodes
+    if opcode.name in {"STOP", *_VALUES, *_CONSTANTS, *_TUPLES, *_PUTS, *_GETS}
+    or hasattr(_Machine, f"op_{opcode.name.lower()}")
+}
+# pickletools' own reader interprets backslashes in names.
+_INSTRUCTIONS[b"c"] = ("GLOBAL", lambda file: (_text_line(file), _text_line(file)))
+
+
+def _text_line(file: io.BytesIO) -> str:
+    return file.readline().decode("utf-8").removesuffix("\n")
 
 
 # -- what the names stand for ------------------------------------------------------------------------------------------

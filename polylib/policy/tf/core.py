@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -180,7 +181,10 @@ class TFPolicy(Policy):
             )
 
         def guarded(*args: Any) -> Any:
-            with tf.variable_creator_scope(refuse):
+            with ExitStack() as scopes:
+                scopes.enter_context(tf.variable_creator_scope(refuse))
+                with tf.init_scope():  # where layers lift their variables to, out of a function's graph
+                    scopes.enter_context(tf.variable_creator_scope(refuse))
                 return body(*args)
 
         return guarded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,8 @@ class GraphPolicy(TFPolicy):
             self._readers = [make_callable(self.session, [], tensors, False) for tensors in fetches]
             self._writers = {id(group): self._writer(group) for group in (self._variables, self._slots)}
         self._model = GraphModel(next(iter(self.nets.values())), self.graph, self.session)
+        # Before the interpreter takes TensorFlow apart: a session's callables complain if they are freed after it.
+        self._release = weakref.finalize(self, _free, self.session, self._functions, self._readers)
 
     def _writer(self, variables: dict[str, Any]) -> tuple[list[Any], Any]:
         feeds = [tf.compat.v1.placeholder(tf.float32, v.shape) for v in variables.values()]
@@ -85,4 +88,10 @@ class GraphPolicy(TFPolicy):
 
     def close(self) -> None:
         """Closes the session."""
-        self.session.close()
+        self._release()
+
+
+def _free(session: Any, functions: dict[Any, Any], readers: list[Any]) -> None:
+    functions.clear()
+    readers.clear()
+    session.close()

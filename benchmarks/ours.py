@@ -1,0 +1,23 @@
+"""polylib, timed for bench.py: the same cases as the peers serve."""
+
+from __future__ import annotations
+
+from peers.protocol import serve
+from rows.acting import Act
+from rows.learning import SGD, Reward, Train
+from rows.sampling import Sample, SampleWorkers
+from rows.starting import Build, imports
+
+if __name__ == "__main__":
+    serve(
+        {
+            "act": Act,
+            "sample": Sample,
+            "sample_workers": SampleWorkers,
+            "sgd": SGD,
+            "train": Train,
+            "build": Build,
+            "reward": Reward,
+            "import": imports,
+        }
+    )

@@ -1,0 +1,1 @@
+"""The rows of the table, and polylib's side of each."""

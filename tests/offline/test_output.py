@@ -1,0 +1,67 @@
+"""The writer that a config asks for."""
+
+from __future__ import annotations
+
+import pytest
+from offline.batches import cartpole
+
+from polylib.errors import ConfigError, ConfigTypeError
+from polylib.offline import IOContext, JsonReader, JsonWriter, TraceFileError, make_output
+
+
+def test_no_output_no_writer():
+    assert make_output({}) is None
+    assert make_output({"output": None, "output_config": {}}) is None
+
+
+def test_a_folder(tmp_path):
+    writer = make_output({"output": str(tmp_path / "x"), "output_max_file_size": 123}, worker_index=2)
+    assert isinstance(writer, JsonWriter) and writer.path == tmp_path / "x" and writer.worker_index == 2
+    assert writer.max_file_size == 123
+    assert writer.compress_columns == {"obs", "new_obs"} and writer.format == "json"
+
+
+def test_the_folder_of_the_runs_results(tmp_path):
+    assert make_output({"output": "logdir"}, logdir=str(tmp_path)).path == tmp_path
+    with pytest.raises(ConfigError, match="output='logdir': this run has no folder"):
+        make_output({"output": "logdir"})
+
+
+def test_columns_and_format(tmp_path):
+    config = {"output": tmp_path, "output_compress_columns": [], "output_config": {"format": "polylib"}}
+    writer = make_output(config)
+    assert writer.compress_columns == frozenset() and writer.format == "polylib"
+    writer.write(cartpole())
+    assert len(JsonReader(tmp_path).next()) == 6
+
+
+def test_a_function_is_told_about_the_run(tmp_path):
+    seen = []
+
+    class Writer:
+        def write(self, batch):
+            seen.append(batch)
+
+    def make(context: IOContext) -> Writer:
+        seen.append((context.log_dir, context.worker_index, context.config["output"], context.output_config))
+        return Writer()
+
+    writer = make_output({"output": make, "output_config": {"of": "mine"}}, 3, "/somewhere")
+    assert isinstance(writer, Writer) and seen == [("/somewhere", 3, make, {"of": "mine"})]
+
+
+@pytest.mark.parametrize(
+    "config, error, text",
+    [
+        ({"output": 3}, ConfigTypeError, "output=3: expected a folder"),
+        ({"output": lambda context: None}, ConfigTypeError, "output=.* returned None: expected a writer"),
+        ({"output_compress_columns": "obs"}, ConfigTypeError, "output_compress_columns='obs'"),
+        ({"output_compress_columns": [1]}, ConfigTypeError, r"output_compress_columns=\[1\]"),
+        ({"output_config": {"fromat": "json"}}, ConfigError, "no key 'fromat'.*Did you mean 'format'"),
+        ({"output_config": {"format": "csv"}}, ConfigError, "format='csv'"),
+        ({"output": "s3://bucket/x"}, TraceFileError, "s3://bucket/x"),
+    ],
+)
+def test_mistakes_name_the_key(config, error, text, tmp_path):
+    with pytest.raises(error, match=text):
+        make_output({"output": str(tmp_path), **config})
