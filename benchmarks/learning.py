@@ -44,7 +44,7 @@ TASKS = {"CartPole-v1": Task(150.0, 40_000), "Pendulum-v1": Task(-900.0, 150_000
 HEADER = """# How fast PPO learns
 
 Environment steps until the mean reward of the last 100 episodes reaches the bound, written by `benchmarks/learning.py`.
-"Steps" is empty where it wasn't reached. "First" is the mean reward after the first iteration.
+"Steps" is empty where it wasn't reached. "First" is the mean reward after the first iteration that finished an episode.
 
 | env | config | mode | seed | bound | steps | reward | first | seconds | versions | date |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -58,7 +58,7 @@ class Run:
     Attributes:
         steps: environment steps when the bound was reached, or None.
         reward: mean reward of the last 100 episodes at the end.
-        first: the same after the first iteration.
+        first: the same after the first iteration that finished an episode.
         seconds: of training, without imports and set-up.
     """
 
@@ -115,6 +115,7 @@ def learn(
         first = result["episode_reward_mean"]
         while not result["episode_reward_mean"] >= bound and result["timesteps_total"] < steps:
             result = algorithm.train()
+            first = result["episode_reward_mean"] if math.isnan(first) else first
         seconds = time.perf_counter() - start
     reached = result["episode_reward_mean"] >= bound and result["timesteps_total"] <= steps
     return Run(

@@ -6,11 +6,11 @@ import json
 import sys
 from typing import Any
 
-import matplotlib
+import matplotlib  # type: ignore[import-not-found]
 
 matplotlib.use("Agg")
 
-import matplotlib.pyplot as plt
+import matplotlib.pyplot as plt  # type: ignore[import-not-found]
 
 COLORS = {"torch": "#d1495b", "tf": "#edae49", "tf2-traced": "#2e86ab", "tf2": "#8fb8de", "": "#5b6770"}
 PEERS = {"rllib": "RLlib", "sb3": "SB3"}

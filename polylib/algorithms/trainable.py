@@ -79,7 +79,19 @@ class TrainableAdapter(tune.Trainable):
         """
         if checkpoint_dir is None and not self._storage:
             checkpoint_dir = str(Path(self.run_folder()) / f"checkpoint_{self.iteration:06d}")
+        if self._storage:
+            # Tune would count checkpoints. It adds 1 first.
+            self._storage.current_checkpoint_index = self._folder_number() - 1
         return super().save(None if checkpoint_dir is None else str(checkpoint_dir))
+
+    def _folder_number(self) -> int:
+        """The iteration; a later number where that one is taken (population-based training goes back and forth)."""
+        storage, number = self._storage, self.iteration
+        while True:
+            path = f"{storage.trial_fs_path}/{storage._make_checkpoint_dir_name(number)}"
+            if not storage.storage_filesystem.get_file_info(path).type:
+                return number
+            number += 1
 
     def restore(self, checkpoint_path: Any) -> None:
         """Goes on from a checkpoint.

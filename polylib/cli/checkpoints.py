@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polylib.cli.flags import CommandLine, UsageError
-from polylib.cli.stopping import require_keys, flatten
+from polylib.cli.stopping import flatten, require_keys
 
 _MIN = "min-"
 
@@ -82,7 +82,7 @@ class CheckpointOptions:
         if getattr(algorithm_class, "save_checkpoint", None) is not getattr(unable, "save_checkpoint", None):
             return self
         if self.frequency:
-            raise UsageError(f"--checkpoint-freq: {algorithm_class.__name__} can't be saved: it has no save_checkpoint()")
+            raise UsageError(f"--checkpoint-freq: {algorithm_class.__name__} can't be saved (no save_checkpoint())")
         return replace(self, at_end=False, possible=False)
 
     def due(self, iteration: int, done: bool) -> bool:
@@ -92,9 +92,8 @@ class CheckpointOptions:
     def check(self, result: Mapping[str, Any]) -> None:
         """Raises a `ResultKeyError` if the score isn't in the results."""
         if self.score is not None:
-            require_keys(
-                [self.score], flatten(result), "--checkpoint-score-attr", "so no checkpoint would be better than another"
-            )
+            consequence = "so no checkpoint would be better than another"
+            require_keys([self.score], flatten(result), "--checkpoint-score-attr", consequence)
 
     def rank(self, result: Mapping[str, Any]) -> tuple[bool, float]:
         """A key to sort by, best last; results without a score (or with NaN) come first."""
@@ -109,7 +108,8 @@ class CheckpointOptions:
         Args:
             checkpoints: in the order in which they were written.
         """
-        return max(enumerate(checkpoints), key=lambda item: (*self.rank(item[1].result), item[0]), default=(0, None))[1]
+        ranked = sorted(checkpoints, key=lambda checkpoint: self.rank(checkpoint.result))
+        return ranked[-1] if ranked else None
 
     def describe(self, checkpoint: Saved) -> str:
         """`last checkpoint`, or `best checkpoint (episode_reward_mean 150.3)`."""
@@ -158,8 +158,8 @@ class KeptCheckpoints:
         self.saved.append(Saved(path, result))
         if self._options.keep is None:
             return
-        ranked = sorted(enumerate(self.saved), key=lambda item: (*self._options.rank(item[1].result), item[0]))
-        for _, checkpoint in ranked[: -self._options.keep]:
+        ranked = sorted(self.saved, key=lambda checkpoint: self._options.rank(checkpoint.result))
+        for checkpoint in ranked[: -self._options.keep]:
             if checkpoint.path != self.last:  # what the run would go on from
                 self.saved.remove(checkpoint)
                 shutil.rmtree(checkpoint.path, ignore_errors=True)

@@ -11,12 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from polylib.algorithms.algorithm_config import AlgorithmConfig
+from polylib.algorithms.algorithm_config import AlgorithmConfig, is_installed
 from polylib.algorithms.options import is_search_space
 from polylib.algorithms.registry import algorithm_names, get_config_class
+from polylib.cli.checkpoints import CheckpointOptions
 from polylib.cli.files import Draft, read_drafts
 from polylib.cli.flags import CommandLine, UsageError
 from polylib.cli.modes import apply_framework_flags, choices, settle_frameworks
+from polylib.cli.stored import Stored, read_stored
 from polylib.cli.values import read_mapping, stop_criteria
 from polylib.errors import PolylibError
 from polylib.registry import env_creator, env_name
@@ -33,7 +35,12 @@ class Experiment:
         local_dir: the folder in which that lies, absolute, or a storage URL.
         num_samples: repetitions.
         mode: the framework in words.
-        module: the Python file that it came from, if any.
+        module: the Python file that it came from, if any, loaded.
+        file: that file's path, as it was typed.
+        checkpoints: when to write them.
+        restore: the checkpoint to start from.
+        resumes: whether it is an experiment of Tune that was interrupted.
+        title: what runs, in words; None: what the config says.
         notices: lines to show before the run.
     """
 
@@ -44,6 +51,11 @@ class Experiment:
     num_samples: int
     mode: str
     module: ModuleType | None = None
+    file: str | None = None
+    checkpoints: CheckpointOptions = CheckpointOptions()
+    restore: str | None = None
+    resumes: bool = False
+    title: str | None = None
     notices: list[str] = field(default_factory=list)
 
     @property
@@ -53,8 +65,10 @@ class Experiment:
 
     def headline(self) -> str:
         """What runs, in one line."""
-        return f"{describe(self.config, self.mode)}; results in {short_path(self.folder)}" + (
-            "" if self.stop else "; no --stop: runs until Ctrl-C"
+        start = f", from {short_path(self.restore)}" if self.restore else ""
+        ends = self.stop or self.resumes
+        return f"{self.title or describe(self.config, self.mode)}{start}; results in {short_path(self.folder)}" + (
+            "" if ends else "; no --stop: runs until Ctrl-C"
         )
 
 
@@ -64,6 +78,10 @@ def experiments_of(line: CommandLine) -> list[Experiment]:
     Raises:
         PolylibError: for whatever is wrong with them.
     """
+    if line["resume"]:
+        from polylib.cli.resume import resumed_experiment
+
+        return [resumed_experiment(line)]
     drafts = [Draft()]
     if line.words:
         if line.words[0] != "file":
@@ -101,35 +119,65 @@ def variants(config: AlgorithmConfig) -> Iterator[AlgorithmConfig]:
         yield config.copy().update_from_dict(dict(zip(grids, combination, strict=True))) if grids else config.copy()
 
 
+def local_folder(line: CommandLine) -> str:
+    """The folder of all experiments, absolute, or a storage URL."""
+    folder: str = line["local-dir"]
+    return folder if "://" in folder else os.path.abspath(os.path.expanduser(folder))
+
+
 def _experiment(draft: Draft, line: CommandLine, several: bool) -> Experiment:
     notices: list[str] = []
-    config = _config(draft, line, notices)
+    stored = _stored(line)
+    config = _config(draft, line, stored, notices)
     apply_framework_flags(config, line)
+    if config.sources.get("framework") == "checkpoint" and not is_installed(config["framework"]):
+        config.update_from_dict({"framework": None}, source="default, as installed")
     if line.verbosity:
         level = "DEBUG" if line.verbosity > 1 else "INFO"
         config.update_from_dict({"log_level": level}, source="-" + "v" * line.verbosity)
+    if stored is not None:
+        notices += _changes(stored, config)
     try:
         mode = settle_frameworks(config)
-        _check(config, env_needed=not line["print-config"])
+        _check(config, stored, env_needed=not line["print-config"])
     except PolylibError as error:
         raise UsageError(str(error)) from error
     stop = draft.stop or {}
     if line["stop"] is not None:
         stop = stop_criteria(read_mapping(line["stop"], "--stop"), "--stop")
-    local_dir = line["local-dir"]
-    if "://" not in local_dir:
-        local_dir = os.path.abspath(os.path.expanduser(local_dir))
+    local_dir = local_folder(line)
     if line["experiment-name"] and several:
         raise UsageError("--experiment-name: the file holds several experiments, and each needs a folder of its own")
     samples = line["num-samples"] if line.given("num-samples") else draft.num_samples or 1
     name = line["experiment-name"] or _free_name(draft.name or _default_name(config), local_dir)
     if Path(name).name != name or name in (".", ".."):
         raise UsageError(f"--experiment-name: got {name!r}, expected a folder's name without slashes")
-    return Experiment(config, stop, name, local_dir, samples, mode, draft.module, notices)
+    return Experiment(
+        config,
+        stop,
+        name,
+        local_dir,
+        samples,
+        mode,
+        draft.module,
+        line.words[1] if draft.module is not None else None,
+        CheckpointOptions.of(line, draft.checkpoints),
+        str(stored.folder) if stored is not None else None,
+        notices=notices,
+    )
 
 
-def _config(draft: Draft, line: CommandLine, notices: list[str]) -> AlgorithmConfig:
-    algo = line["algo"] or draft.algo
+def _stored(line: CommandLine) -> Stored | None:
+    if line["restore"] is None:
+        return None
+    try:
+        return read_stored(line["restore"], "Algorithm")
+    except PolylibError as error:
+        raise UsageError(f"--restore: {error}") from error
+
+
+def _config(draft: Draft, line: CommandLine, stored: Stored | None, notices: list[str]) -> AlgorithmConfig:
+    algo = line["algo"] or draft.algo or (stored.algo if stored is not None else None)
     if not algo:
         flag = f"{draft.origin} doesn't say: " if draft.origin else ""
         raise UsageError(f"which algorithm? {flag}use --algo NAME with one of: {', '.join(algorithm_names())}")
@@ -139,11 +187,15 @@ def _config(draft: Draft, line: CommandLine, notices: list[str]) -> AlgorithmCon
         config_class = get_config_class(algo)
     except PolylibError as error:
         raise UsageError(f"{'--algo' if line['algo'] else draft.origin}: {error}") from error
-    if isinstance(draft.config, AlgorithmConfig):
+    if stored is not None and algo != stored.algo:
+        raise UsageError(f"--restore: {stored.folder} is a checkpoint of {stored.algo}, not of {algo}")
+    config = stored.config.copy() if stored is not None else config_class()
+    if isinstance(draft.config, AlgorithmConfig) and stored is None:
         config = draft.config.copy()
         config.sources.update({key: draft.origin for key, source in config.sources.items() if source == "code"})
+    elif isinstance(draft.config, AlgorithmConfig):
+        _update(config, _set_keys(draft.config), draft.origin)
     else:
-        config = config_class()
         _update(config, dict(draft.config), draft.origin)
     if line["config"] is not None:
         _update(config, read_mapping(line["config"], "--config"), "--config")
@@ -155,6 +207,26 @@ def _config(draft: Draft, line: CommandLine, notices: list[str]) -> AlgorithmCon
     return config
 
 
+def _set_keys(config: AlgorithmConfig) -> dict[str, Any]:
+    """What somebody set in a config object; of `model` only the keys that were."""
+    model = {key.partition(".")[2]: config["model"][key.partition(".")[2]] for key in config.sources if "." in key}
+    values = {key: config[key] for key in config.sources if key in config and key != "model"}
+    return {**values, "model": model} if model else values
+
+
+def _changes(stored: Stored, config: AlgorithmConfig) -> list[str]:
+    """What a run that starts from a checkpoint does in another way than the one that wrote it."""
+    before, now = stored.config.to_dict(), config.to_dict()
+    changed = [key for key in now if key not in ("env", "log_level") and now[key] != before.get(key)]
+    lines = [f"--restore: {key} is {now[key]!r} now, was {before.get(key)!r}" for key in sorted(changed)]
+    lines += [
+        f"--restore: {key} was {name}: code isn't stored, give it again if it is needed"
+        for key, name in stored.code.items()
+        if key != "env" and config[key] == before.get(key)
+    ]
+    return lines
+
+
 def _update(config: AlgorithmConfig, values: dict[str, Any], source: str) -> None:
     try:
         config.update_from_dict(values, source=source)
@@ -162,10 +234,11 @@ def _update(config: AlgorithmConfig, values: dict[str, Any], source: str) -> Non
         raise UsageError(f"{source}: {error}") from error
 
 
-def _check(config: AlgorithmConfig, env_needed: bool) -> None:
+def _check(config: AlgorithmConfig, stored: Stored | None, env_needed: bool) -> None:
     """Raises a PolylibError if the run would fail for what can be seen without starting it."""
     if config["env"] is None and env_needed:
-        raise UsageError('which environment? use --env NAME, or "env" in --config')
+        hint = stored.env_hint() if stored is not None else ""
+        raise UsageError("which environment? " + (hint or 'use --env NAME, or "env" in --config'))
     for env in choices(config["env"]):
         if env is not None and not is_search_space(env):
             env_creator(env)

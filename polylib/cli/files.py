@@ -17,8 +17,21 @@ from polylib.errors import PolylibError, did_you_mean
 # The name under which an experiment's Python file is loaded.
 MODULE_NAME = "polylib_experiment_file"
 
-_YAML_KEYS = ("run", "algo", "env", "config", "stop", "num_samples")
-_NO_CHECKPOINTS = ("checkpoint_freq", "checkpoint_at_end", "checkpoint_config", "keep_checkpoints_num")
+# Keys of a YAML file that are flags too -> (flag, type, least value).
+_CHECKPOINT_KEYS: dict[str, tuple[str, type, int]] = {
+    "checkpoint_freq": ("checkpoint-freq", int, 0),
+    "checkpoint_at_end": ("checkpoint-at-end", bool, 0),
+    "keep_checkpoints_num": ("keep-checkpoints-num", int, 1),
+    "checkpoint_score_attr": ("checkpoint-score-attr", str, 0),
+}
+# The same, as newer files have them below checkpoint_config.
+_NEWER_NAMES = {
+    "checkpoint_frequency": "checkpoint_freq",
+    "checkpoint_at_end": "checkpoint_at_end",
+    "num_to_keep": "keep_checkpoints_num",
+    "checkpoint_score_attribute": "checkpoint_score_attr",
+}
+_YAML_KEYS = ("run", "algo", "env", "config", "stop", "num_samples", "checkpoint_config", *_CHECKPOINT_KEYS)
 
 
 @dataclass
@@ -33,6 +46,7 @@ class Draft:
         num_samples: repetitions.
         name: the experiment's folder.
         module: the loaded Python file.
+        checkpoints: values of the flags about checkpoints.
     """
 
     origin: str = ""
@@ -42,6 +56,7 @@ class Draft:
     num_samples: int | None = None
     name: str | None = None
     module: ModuleType | None = None
+    checkpoints: dict[str, Any] = field(default_factory=dict)
 
 
 def read_drafts(name: str) -> list[Draft]:
@@ -100,8 +115,6 @@ def _read_entry(path: Path, name: str, entry: Any, several: bool) -> Draft:
             f"{where}: got {entry!r}, expected an experiment: a name, and below it run, env, stop and config"
         )
     for key in entry:
-        if key in _NO_CHECKPOINTS:
-            raise UsageError(f"{where}: key {key!r}: `train` writes no checkpoints yet; remove the key")
         if key not in _YAML_KEYS:
             hint = did_you_mean(str(key), _YAML_KEYS)
             raise UsageError(f"{where}: unknown key {str(key)!r}.{hint} Settings of the algorithm stand under config")
@@ -117,7 +130,34 @@ def _read_entry(path: Path, name: str, entry: Any, several: bool) -> Draft:
     if samples is not None and (not isinstance(samples, int) or isinstance(samples, bool) or samples < 1):
         raise UsageError(f"{where}: key 'num_samples': got {samples!r}, expected an integer >= 1")
     origin = f"{path.name}: {name}" if several else path.name
-    return Draft(origin, algo, dict(config), _stop(entry.get("stop"), f"{where}: stop"), samples, name)
+    stop = _stop(entry.get("stop"), f"{where}: stop")
+    return Draft(origin, algo, dict(config), stop, samples, name, checkpoints=_checkpoints(entry, where))
+
+
+def _checkpoints(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The values of the flags about checkpoints that an entry has."""
+    newer = entry.get("checkpoint_config") or {}
+    if not isinstance(newer, Mapping):
+        raise UsageError(f"{where}: key 'checkpoint_config': got {newer!r}, expected a mapping")
+    order = newer.get("checkpoint_score_order", "max")
+    found: dict[str, Any] = {}
+    for key, value in newer.items():
+        if key in _NEWER_NAMES:
+            found[_NEWER_NAMES[key]] = f"min-{value}" if order == "min" and key.endswith("attribute") else value
+        elif key != "checkpoint_score_order" or order not in ("min", "max"):
+            hint = did_you_mean(str(key), [*_NEWER_NAMES, "checkpoint_score_order"])
+            raise UsageError(f"{where}: checkpoint_config: unknown key or value {str(key)!r}: {value!r}.{hint}")
+    found.update({key: value for key, value in entry.items() if key in _CHECKPOINT_KEYS})
+    flags = {}
+    for key, value in found.items():
+        flag, kind, low = _CHECKPOINT_KEYS[key]
+        if value is None:
+            continue
+        if type(value) is not kind or (isinstance(value, int) and value < low):
+            expected = {int: f"an integer >= {low}", bool: "true or false", str: "a key of the results"}[kind]
+            raise UsageError(f"{where}: key {key!r}: got {value!r}, expected {expected}")
+        flags[flag] = value
+    return flags
 
 
 def _stop(stop: Any, where: str) -> dict[str, float] | None:

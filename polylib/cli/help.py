@@ -56,8 +56,10 @@ def _rows(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
     lines: list[str] = []
     for spelling, text in rows:
         first = f"  {spelling}".ljust(indent)
-        if len(first) > indent:
-            lines.append(first)
+        if len(first.rstrip()) >= indent - 1:
+            lines.append(first.rstrip())
             first = " " * indent
-        lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=" " * indent)
+        lines += textwrap.wrap(
+            text, width, initial_indent=first, subsequent_indent=" " * indent, break_on_hyphens=False
+        )
     return lines

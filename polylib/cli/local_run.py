@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ray import tune
 from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
 
 from polylib.algorithms.algorithm_config import FRAMEWORK_PACKAGES
 from polylib.algorithms.registry import get_algorithm_class
+from polylib.cli.checkpoints import KeptCheckpoints
 from polylib.cli.experiment import Experiment
+from polylib.cli.interruption import Interrupted, Interruption, exit_status
+from polylib.cli.next_steps import print_best
 from polylib.cli.process import import_quietly
 from polylib.cli.progress import ResultTable, summary_line
 from polylib.cli.stopping import StopCriteria
@@ -44,33 +48,48 @@ def run_locally(experiment: Experiment) -> int:
         0.
 
     Raises:
+        Interrupted: after a signal; it names the newest checkpoint.
         Exception: whatever the run raises, after its folder has an `error.txt`.
     """
-    algo = experiment.config.algo_name
     trial = _trial(experiment)
     name = Path(trial.local_path).name
+    algorithm_class = get_algorithm_class(experiment.config.algo_name)
+    options = experiment.checkpoints.for_algorithm(algorithm_class, tune.Trainable)
+    checkpoints = KeptCheckpoints(trial.local_path, options)
     trial.init_local_path()
     loggers = [JsonLoggerCallback(), CSVLoggerCallback(), TBXLoggerCallback()]
-    stop, result, status = StopCriteria(experiment.stop), {}, "failed"
-    table, algorithm = ResultTable(), None
+    stop, table, status = StopCriteria(experiment.stop), ResultTable(), "failed"
+    result: dict[str, Any] = {}
+    algorithm: Any = None
     try:
-        for logger in loggers:
-            logger.log_trial_start(trial)
-        import_quietly(FRAMEWORK_PACKAGES[trial.config["framework"]])
-        algorithm = get_algorithm_class(algo)(config=trial.config)
-        done = False
-        while not done:
-            result = {**algorithm.train(), "trial_id": trial.trial_id}
-            done = stop.met(result)
-            result["done"] = done
+        with Interruption() as interruption:
             for logger in loggers:
-                logger.log_trial_result(result["training_iteration"], trial, result)
-            table.add(name, result)
+                logger.log_trial_start(trial)
+            import_quietly(FRAMEWORK_PACKAGES[trial.config["framework"]])
+            algorithm = algorithm_class(config=trial.config)
+            if experiment.restore is not None:
+                algorithm.restore(experiment.restore)
+            interruption.patient = True
+            done = False
+            while not done and interruption.signum is None:
+                result = {**algorithm.train(), "trial_id": trial.trial_id}
+                options.check(result)
+                done = stop.met(result)
+                result["done"] = done
+                for logger in loggers:
+                    logger.log_trial_result(result["training_iteration"], trial, result)
+                table.add(name, result)
+                if options.due(result["training_iteration"], done):
+                    checkpoints.save(algorithm, result)
+            if interruption.signum is not None:
+                if result and options.possible:
+                    checkpoints.save(algorithm, result)
+                raise Interrupted(interruption.signum)
         status = "done"
         return 0
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         status = "interrupted"
-        raise
+        raise Interrupted(exit_status(error) - 128, checkpoints.last) from None
     except Exception:
         Path(trial.local_path, "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
         raise
@@ -80,6 +99,7 @@ def run_locally(experiment: Experiment) -> int:
         if algorithm is not None:
             algorithm.stop()
         print(summary_line(name, status, result, trial.local_path), flush=True)
+        print_best(experiment, options, checkpoints.saved)
 
 
 def _trial(experiment: Experiment) -> LocalTrial:

@@ -12,6 +12,7 @@ from polylib.errors import did_you_mean
 # Command -> ("module:function" that takes the arguments after it and returns the exit status, what it does).
 COMMANDS = {
     "train": ("polylib.cli.train:train", "Trains an agent on an environment."),
+    "evaluate": ("polylib.cli.evaluate:evaluate", "Runs episodes with the policy of a checkpoint."),
 }
 
 
@@ -22,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments without the program's name; None: those of this process.
 
     Returns:
-        The exit status: 0 done, 1 failed, 2 the command line was wrong, 130 interrupted.
+        The exit status: 0 done, 1 failed, 2 the command line was wrong, 130 interrupted, 143 terminated.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments:

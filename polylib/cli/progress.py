@@ -30,8 +30,8 @@ class ResultTable:
             trial,
             _count(result.get("training_iteration")),
             _count(_timesteps(result)),
-            _number(result.get("episode_reward_mean")),
-            _number(result.get("episode_len_mean")),
+            number(result.get("episode_reward_mean")),
+            number(result.get("episode_len_mean")),
             duration(result.get("time_total_s")),
         )
 
@@ -45,7 +45,7 @@ def summary_line(trial: str, status: str, result: Mapping[str, Any], folder: str
     return (
         f"{trial}: {status} after {_count(result.get('training_iteration') or 0)} iterations, "
         f"{_count(_timesteps(result) or 0)} timesteps, {duration(result.get('time_total_s') or 0)}; "
-        f"reward {_number(result.get('episode_reward_mean'))}; {short_path(folder)}"
+        f"reward {number(result.get('episode_reward_mean'))}; {short_path(folder)}"
     )
 
 
@@ -70,7 +70,8 @@ def _count(value: Any) -> str:
     return f"{int(value)}" if _is_number(value) else "-"
 
 
-def _number(value: Any) -> str:
+def number(value: Any) -> str:
+    """A number of a result, short; `-` where there is none."""
     if not _is_number(value):
         return "-"
     return f"{value:.4g}" if abs(value) < 1e-2 and value else f"{value:.2f}"

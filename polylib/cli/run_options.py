@@ -44,6 +44,10 @@ class RunOptions:
                 raise UsageError(f"--{flag}: --local-mode runs without Ray; leave one of them out")
             if address not in (None, "local") and flag != "ray-address" and line.given(flag):
                 raise UsageError(f"--{flag}: a cluster that is joined ({address}) has its own; leave the flag out")
+        if local and line["resume"]:
+            raise UsageError(
+                "--resume is for experiments of Tune; what --local-mode wrote goes on with --restore CHECKPOINT"
+            )
         return cls(
             local,
             None if address == "local" else address,

@@ -66,8 +66,8 @@ TRAIN_FLAGS = (
     Flag(
         "restore",
         "Checkpoints",
-        "Goes on from a checkpoint, in a new run: with its weights, optimizer and counters, and with its settings where "
-        "this command says nothing else. --stop counts from where it was.",
+        "Goes on from a checkpoint, in a new run: with its weights, optimizer and counters, and with its settings "
+        "where this command says nothing else. --stop counts from where it was.",
         "CHECKPOINT",
     ),
     Flag(

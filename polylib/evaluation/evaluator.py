@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,12 @@ class EpisodeRunner(Sampler):
     """
 
     def run(
-        self, episodes: int | None, steps: int | None = None, seed: int | None = None, seconds: float | None = None
+        self,
+        episodes: int | None,
+        steps: int | None = None,
+        seed: int | None = None,
+        seconds: float | None = None,
+        on_episode: Callable[[int, EpisodeMetrics], None] | None = None,
     ) -> list[EpisodeMetrics]:
         """Runs `episodes` episodes, or as many as it takes for `steps` environment steps, or for some time.
 
@@ -29,6 +35,7 @@ class EpisodeRunner(Sampler):
             steps: environment steps after which no new episode counts.
             seed: of the first episode; None: not seeded.
             seconds: time after which no new episode counts.
+            on_episode: called with the number (from 0) and the metrics of each one that has ended.
 
         Returns:
             Metrics of the episodes in the order of their seeds.
@@ -42,6 +49,7 @@ class EpisodeRunner(Sampler):
         self._number, self._next_number = np.full(n, -1), 0
         self._results: dict[int, EpisodeMetrics] = {}
         self._limit, self._step_limit, self._steps = episodes, steps, 0
+        self._on_episode = on_episode
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._begin(np.arange(n))
         try:
@@ -56,28 +64,31 @@ class EpisodeRunner(Sampler):
         self.episodes = []
         return [self._results[k] for k in sorted(self._results)]
 
-    def _begin(self, envs: np.ndarray) -> None:
+    def _begin(self, envs: np.ndarray, steps: int = 0) -> None:
         """Gives environments their next episodes' numbers; -1: one that doesn't count."""
         for env in envs.tolist():
-            more = self._more()
+            more = self._more(self._steps + steps)
             self._number[env] = self._next_number if more else -1
             self._next_number += more
 
-    def _more(self) -> bool:
-        if self._limit is not None:
+    def _more(self, steps: int) -> bool:
+        if self._limit is not None and (self._next_number >= self._limit or self._step_limit is None):
             return self._next_number < self._limit
         if self._deadline is not None:
             return self._next_number == 0 or time.monotonic() < self._deadline
-        return self._steps < (self._step_limit or 0)
+        return steps < (self._step_limit or 0)
 
     def _episode_seeds(self) -> list[int]:
         return [(self._seed or 0) + max(int(k), 0) for k in self._number]
 
     def _end_episodes(self, row: int, finished: np.ndarray, obs: np.ndarray, infos: dict[str, Any]) -> None:
         numbers = self._number[finished].copy()
-        self._begin(finished)  # first, since the base class resets
+        # Steps are added up after a row; this one counts already.
+        self._begin(finished, int(self.collector.valid[row].sum()))  # first, since the base class resets
         before = len(self.episodes)
         super()._end_episodes(row, finished, obs, infos)
         for number, metrics in zip(numbers.tolist(), self.episodes[before:], strict=True):
             if number >= 0:
                 self._results[number] = metrics
+                if self._on_episode is not None:
+                    self._on_episode(number, metrics)

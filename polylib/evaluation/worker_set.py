@@ -80,7 +80,9 @@ class WorkerSet:
                 except (ConnectionError, ValueError, RuntimeError) as error:
                     raise WorkerError(f"can't join the Ray cluster at RAY_ADDRESS={address}: {error}") from error
             else:
-                start_ray(count * config["num_cpus_per_worker"])
+                # Workers that evaluate come later, and this Ray has to have room for them too.
+                everybody = config["num_workers"] + config["evaluation_num_workers"]
+                start_ray(max(count, everybody) * config["num_cpus_per_worker"])
         options: dict[str, Any] = {
             "num_cpus": config["num_cpus_per_worker"],
             "resources": config["custom_resources_per_worker"] or None,

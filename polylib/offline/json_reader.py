@@ -38,7 +38,7 @@ class JsonReader:
 
     Attributes:
         files: The files that are read.
-        skipped: `(file, line)` of the lines left out so far.
+        skipped: `(file, line)` of the lines left out so far, and why.
 
     Raises:
         TraceFileError: The inputs name no file.
@@ -60,7 +60,7 @@ class JsonReader:
         self.observation_space = observation_space or config.get("observation_space")
         self.action_space = action_space or config.get("action_space")
         self.required = tuple(required)
-        self.skipped: list[tuple[Path, int]] = []
+        self.skipped: dict[tuple[Path, int], str] = {}
         self._batches = iter(self)
 
     def next(self) -> Batch:
@@ -87,8 +87,9 @@ class JsonReader:
         try:
             batch = decode_record(line, where)
         except CorruptLineError as e:
-            self.skipped.append((path, number))
-            logger.warning("left out a line of a trace: %s", e)
+            if (path, number) not in self.skipped:  # once, however often the file is read
+                self.skipped[path, number] = str(e)
+                logger.warning("left out a line of a trace: %s", e)
             return None
         check_required(batch, self.required, where)
         return fit_to_spaces(batch, self.observation_space, self.action_space, where)
@@ -106,9 +107,9 @@ class _Pass(Iterator[Batch]):
         reader = self._reader
         while True:
             for path, number, line in self._lines:
-                self._found = True
                 batch = reader._decode(path, number, line)
                 if batch is not None:
+                    self._found = True
                     return batch
             if not self._found:
                 raise TraceFileError(f"no record in {', '.join(map(str, reader.files[:3]))}")

@@ -262,13 +262,17 @@ def test_a_constructor_that_fails_closes_what_it_made(monkeypatch):
     assert closed == [1]
 
 
-def test_without_workers_ray_is_not_started(build):
+def test_without_workers_ray_is_not_started(build, monkeypatch):
     import ray
 
-    if ray.is_initialized():
-        pytest.skip("another test started it")
-    build().train()
-    assert not ray.is_initialized()
+    def refuse(*args, **kwargs):
+        raise AssertionError("Ray was started")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    assert build().train()["training_iteration"] == 1
+    with pytest.raises(AssertionError, match="Ray was started"):
+        build(num_workers=1)
 
 
 def test_algorithms_by_name():

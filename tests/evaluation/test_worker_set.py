@@ -341,6 +341,23 @@ def test_a_ray_that_polylib_starts_has_room(monkeypatch, caplog):
     assert asked["num_cpus"] == 2 and not caplog.records
 
 
+def test_it_has_room_for_workers_that_evaluate(monkeypatch):
+    import ray
+
+    asked = []
+
+    def stop_here(cpus):
+        asked.append(cpus)
+        raise WorkerError("far enough")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(worker_set_module, "start_ray", stop_here)
+    with pytest.raises(WorkerError, match="far enough"):
+        worker_set(num_workers=2, evaluation_num_workers=3, num_cpus_per_worker=2)
+    assert asked == [10]
+
+
 def test_a_cluster_that_cannot_be_joined(monkeypatch):
     import ray
 

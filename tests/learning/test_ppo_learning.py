@@ -52,16 +52,16 @@ def test_pendulum_improves(mode):
 
 
 def test_a_run_and_its_row(tmp_path):
-    fast = {"train_batch_size": 64, "sgd_minibatch_size": 32, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
-    run = learning.learn("torch", 0, config=fast, bound=1.0, steps=64)
-    assert run.steps == 64 and run.reward > 1 and run.reward == run.first and run.seconds > 0
-    missed = learning.learn("torch", 1, config=fast, bound=1e6, steps=128)
+    fast = {"train_batch_size": 200, "sgd_minibatch_size": 32, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}}
+    run = learning.learn("torch", 0, config=fast, bound=1.0, steps=200)
+    assert run.steps == 200 and run.reward > 1 and run.reward == run.first and run.seconds > 0
+    missed = learning.learn("torch", 1, config=fast, bound=1e6, steps=400)
     assert missed.steps is None and missed.reward < 1e6
     table = tmp_path / "LEARNING.md"
     learning.write([run], table)
     learning.write([missed], table)
     learning.write([run], table)
     lines = table.read_text().splitlines()
-    assert lines[-2].startswith("| CartPole-v1 | `{") and "| torch | 0 | 1 | 64 |" in lines[-2]
+    assert lines[-2].startswith("| CartPole-v1 | `{") and "| torch | 0 | 1 | 200 |" in lines[-2]
     assert "| torch | 1 | 1e+06 |  |" in lines[-1] and len(lines) == learning.HEADER.count("\n") + 2
     assert "torch " in lines[-1] and lines[-1].count(" | ") == learning.HEADER.splitlines()[-1].count(" | ")

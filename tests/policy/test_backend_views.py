@@ -70,7 +70,8 @@ def test_the_model_is_the_policys_own(framework, traced):
     weights = p.get_weights()
     p.set_weights({key: w + 1 for key, w in weights.items()})
     after = to_numpy(p.model(obs)["logits"])
-    np.testing.assert_allclose(after, p.compute_actions(obs, explore=False).extras["action_dist_inputs"], rtol=1e-5, atol=1e-6)
+    acted = p.compute_actions(obs, explore=False).extras["action_dist_inputs"]
+    np.testing.assert_allclose(after, acted, rtol=1e-5, atol=1e-6)
     assert not np.allclose(before, after)
     assert to_numpy(p.model(obs[:1])["value"]).shape == (1, 1)
     p.set_weights(weights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from backends import BACKENDS, evaluate, needs_torch
@@ -12,6 +13,7 @@ from policies import BOX, DISCRETE, TORQUE, make, make_spec, random_batch
 from polylib.algorithms.ppo.loss import PPOObjective, ppo_loss, standardized
 from polylib.policy import numpy_ops
 from polylib.policy.fragment import Fragment
+from polylib.policy.numpy.models import NumpyNetwork
 from polylib.policy.sample_batch import SampleBatch
 
 F32 = np.float32
@@ -156,6 +158,60 @@ def test_all_terms_together():
 )
 def test_explained_variance(values, targets, expected):
     assert loss(values=values, targets=targets)[1]["vf_explained_var"] == pytest.approx(expected, abs=1e-6)
+
+
+# --- what the objective makes of network and batch
+
+
+def losses(action_space, logits, value, batch, **c):
+    """Loss and stats of a network whose outputs are constants: no hidden layers, all kernels 0."""
+    ppo = PPOObjective(make_spec(BOX, action_space, hiddens=()))
+    spec = ppo.networks()["policy"]
+    biases = {spec.weight_keys()["logits"][1]: logits, spec.weight_keys()["value"][1]: [value]}
+    weights = spec.initial_weights(np.random.default_rng(0))
+    weights = {key: F32(biases[key]) if key in biases else np.zeros_like(w) for key, w in weights.items()}
+    rows = len(batch["actions"])
+    filled = {"obs": np.ones((rows, 3), F32), "advantages": np.ones(rows, F32), "value_targets": np.zeros(rows, F32)}
+    nets = {"policy": NumpyNetwork(spec, weights)}
+    found, stats, per_row = ppo.losses(numpy_ops, nets, {**filled, **batch}, {}, {**C, **c}, training=True)
+    assert set(found) == {"default"} and per_row == {}
+    return found["default"], stats
+
+
+def test_kl_is_of_the_old_policy_from_the_new():
+    """Old [1/2, 1/2], new [3/4, 1/4]: KL(old, new) = 1/2 ln(2/3) + 1/2 ln 2 = 1/2 ln(4/3), not 3/4 ln(3/2) - 1/4 ln 2.
+
+    The first action: ratio 3/4 / (1/2) = 1.5, clipped to 1.2. H(new) = -(3/4 ln 3/4 + 1/4 ln 1/4).
+    """
+    old = {"action_dist_inputs": F32([[0, 0]]), "action_logp": F32([-LN(2)]), "actions": np.array([5])}
+    _, stats = losses(gym.spaces.Discrete(2, start=5), [LN(3), 0], 2.0, old)
+    assert stats["kl"] == pytest.approx(0.5 * LN(4 / 3), rel=1e-5)
+    assert stats["policy_loss"] == pytest.approx(-1.2)
+    assert stats["entropy"] == pytest.approx(-(0.75 * LN(0.75) + 0.25 * LN(0.25)), rel=1e-5)
+    assert stats["vf_loss"] == pytest.approx(4.0), "the value is the network's second output"
+
+
+def test_masks_count_in_the_loss():
+    """New logits [0, 0, 5] with the third masked are [1/2, 1/2]; row 2 allows all three."""
+    masks = np.array([[True, True, False], [True, True, True]])
+    batch = {
+        "action_dist_inputs": F32([[0, 0, -1e9], [0, 0, 5]]),
+        "action_logp": F32([-LN(2), -LN(2 + math.exp(5))]),
+        "actions": np.array([0, 0]),
+        "action_mask": masks,
+    }
+    _, stats = losses(gym.spaces.Discrete(3), [0, 0, 5], 0.0, batch)
+    # The same policy: ratio 1 and no divergence in both rows.
+    assert stats["policy_loss"] == pytest.approx(-1.0, rel=1e-5) and stats["kl"] == pytest.approx(0, abs=1e-6)
+    p = np.array([1, 1, math.exp(5)]) / (2 + math.exp(5))
+    assert stats["entropy"] == pytest.approx((LN(2) - (p * np.log(p)).sum()) / 2, rel=1e-5)
+
+
+def test_coefficients_of_the_update_are_stats():
+    batch = {"action_dist_inputs": F32([[0, 0]]), "action_logp": F32([-LN(2)]), "actions": np.array([0])}
+    total, stats = losses(gym.spaces.Discrete(2), [0, 0], 0.0, batch, entropy_coeff=0.3, kl_coeff=0.7)
+    assert stats["cur_kl_coeff"] == 0.7 and stats["entropy_coeff"] == 0.3
+    assert total == pytest.approx(-1.0 - 0.3 * LN(2))
 
 
 # --- the objective
