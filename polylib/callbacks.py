@@ -154,7 +154,9 @@ def callback_classes(value: Any) -> list[type[DefaultCallbacks]]:
         try:
             value = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigTypeError(f"config key 'callbacks': can't import {value!r} as 'module:Class': {error}") from None
+            raise ConfigTypeError(
+                f"config key 'callbacks': can't import {value!r} as 'module:Class': {error}"
+            ) from None
     if not (isinstance(value, type) and issubclass(value, DefaultCallbacks)):
         raise ConfigTypeError(
             f"config key 'callbacks': got {value!r}, expected a subclass of polylib.callbacks.DefaultCallbacks, its "

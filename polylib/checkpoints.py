@@ -140,7 +140,8 @@ def read_arrays(folder: Path, name: str) -> dict[str, np.ndarray]:
         # From memory, not mapped: the folder may be replaced while the arrays are in use.
         return dict(load(file.read_bytes()))
     except OSError as error:
-        raise CheckpointError(f"checkpoint {folder}: can't read {name}.safetensors: {error.strerror or error}") from None
+        reason = error.strerror or error
+        raise CheckpointError(f"checkpoint {folder}: can't read {name}.safetensors: {reason}") from None
     except (SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"checkpoint {folder}: {name}.safetensors is damaged: {error}") from None
 
@@ -164,7 +165,7 @@ def _write(file: Path, data: bytes) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What stands in JSON for a value that JSON lacks: NumPy as lists and numbers, code by its name, for information."""
+    """What stands in JSON for a value that JSON lacks: NumPy as lists and numbers; code by its name, to be read only."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):

@@ -31,7 +31,8 @@ def space_to_json(space: gym.Space[Any]) -> Json:
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.MultiDiscrete):
         start = np.asarray(getattr(space, "start", np.zeros_like(space.nvec)))
-        return {"type": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": start.tolist(), "dtype": str(space.dtype)}
+        nvec = space.nvec.tolist()
+        return {"type": "MultiDiscrete", "nvec": nvec, "start": start.tolist(), "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "shape": list(space.shape)}
     if isinstance(space, spaces.Dict):

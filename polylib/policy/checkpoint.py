@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-
 from polylib.checkpoints import (
     CheckpointError,
     find,
@@ -108,7 +107,8 @@ def load_policy(
         prefix, entry = f"policies/{chosen}/", header["policies"][chosen]
     config, _ = config_from_json(read_document(folder, "config"))
     state = read_policy_state(folder, prefix)
-    spec = PolicySpec(*read_spaces(folder, entry), find_objective(str(entry.get("algorithm"))), config, config.get("seed"))
+    objective = find_objective(str(entry.get("algorithm")))
+    spec = PolicySpec(*read_spaces(folder, entry), objective, config, config.get("seed"))
     policy = make_policy(spec, framework, framework == "tf2" and eager_tracing)
     policy.set_state(state)
     return policy
