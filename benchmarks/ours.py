@@ -6,7 +6,7 @@ from peers.protocol import serve
 from rows.acting import Act
 from rows.learning import SGD, Reward, Train
 from rows.sampling import Sample, SampleWorkers
-from rows.starting import Build, imports
+from rows.starting import Build, DriverMemory, WorkerMemory, imports
 
 if __name__ == "__main__":
     serve(
@@ -17,6 +17,8 @@ if __name__ == "__main__":
             "sgd": SGD,
             "train": Train,
             "build": Build,
+            "driver_memory": DriverMemory,
+            "worker_memory": WorkerMemory,
             "reward": Reward,
             "import": imports,
         }

@@ -153,10 +153,9 @@ def callback_classes(value: Any) -> list[type[DefaultCallbacks]]:
         module, _, name = value.partition(":")
         try:
             value = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigTypeError(
-                f"config key 'callbacks': can't import {value!r} as 'module:Class': {error}"
-            ) from None
+        except Exception as error:  # whatever a user's module raises
+            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ConfigTypeError(f"config key 'callbacks': can't import {value!r} as 'module:Class': {text}") from None
     if not (isinstance(value, type) and issubclass(value, DefaultCallbacks)):
         raise ConfigTypeError(
             f"config key 'callbacks': got {value!r}, expected a subclass of polylib.callbacks.DefaultCallbacks, its "
@@ -170,5 +169,12 @@ def make_callbacks(value: Any) -> Callbacks:
 
     Raises:
         ConfigTypeError: naming what is no callbacks class.
+        CallbackError: naming a class that can't be instantiated.
     """
-    return Callbacks([cls() for cls in callback_classes(value)])
+    instances = []
+    for cls in callback_classes(value):
+        try:
+            instances.append(cls())
+        except Exception as error:
+            raise CallbackError(f"callback {cls.__name__}() raised {type(error).__name__}: {error}") from error
+    return Callbacks(instances)

@@ -1,22 +1,26 @@
 """Checkpoint folders: JSON and safetensors, written whole or not at all, read without executing anything.
 
 A folder holds `polylib_checkpoint.json`, the header (its presence makes the folder a checkpoint), `<name>.json` files
-and `<name>.safetensors` files with arrays. Restoring never unpickles; other files that lie there are never opened.
+and `<name>.safetensors` files with arrays, whose checksums stand in the header. Restoring never unpickles; other files
+that lie there are never opened.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
+import glob
 import os
 import shutil
 import uuid
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from polylib.errors import PolylibError
+from polylib.errors import ConfigTypeError, PolylibError
+from polylib.json_values import dumps, is_code, loads
 
 HEADER = "polylib_checkpoint.json"
 VERSION = "1.0"
@@ -26,6 +30,21 @@ Arrays = Mapping[str, np.ndarray]
 
 class CheckpointError(PolylibError, ValueError):
     """A checkpoint is missing, damaged, foreign, or can't be written; the message names the folder and file."""
+
+
+def checkpoint_folder(checkpoint: Any) -> str:
+    """The folder of a checkpoint given as a path, as what `Algorithm.save()` returned, or as a Tune checkpoint.
+
+    Raises:
+        ConfigTypeError: if it is none of these.
+    """
+    checkpoint = getattr(checkpoint, "checkpoint", checkpoint)
+    if isinstance(checkpoint, str | os.PathLike):
+        return os.fspath(checkpoint)
+    path = getattr(checkpoint, "path", None)
+    if path is None:
+        raise ConfigTypeError(f"a checkpoint must be a folder or what save() returned, got {checkpoint!r}")
+    return os.fspath(path)
 
 
 def write_checkpoint(
@@ -45,35 +64,67 @@ def write_checkpoint(
     Raises:
         CheckpointError: if the folder holds something else, or can't be written.
     """
-    target = Path(path).expanduser().absolute()
-    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / HEADER).exists())):
-        raise CheckpointError(f"{target} exists and is no polylib checkpoint: choose another folder, or remove it")
+    target = _absolute(path)
     unfinished = target.with_name(f".{target.name}.unfinished-{uuid.uuid4().hex[:8]}")
     try:
+        if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / HEADER).exists())):
+            raise CheckpointError(f"{target} exists and is no polylib checkpoint: choose another folder, or remove it")
         target.parent.mkdir(parents=True, exist_ok=True)
-        for old in target.parent.glob(f".{target.name}.unfinished-*"):
-            shutil.rmtree(old, ignore_errors=True)
+        for old in target.parent.glob(f".{glob.escape(target.name)}.unfinished-*"):
+            _remove(old)
         unfinished.mkdir()
         for name, value in documents.items():
             _write(unfinished / f"{name}.json", _dump(value))
+        checksums = {}
         for name, group in arrays.items():
-            _write(unfinished / f"{name}.safetensors", _pack(group))
-        _write(unfinished / HEADER, _dump({"checkpoint_version": VERSION, **header}))
+            data = _pack(group)
+            _write(unfinished / f"{name}.safetensors", data)
+            checksums[name] = zlib.crc32(data)
+        full = {"checkpoint_version": VERSION, **header, "checksums": checksums}
+        _write(unfinished / HEADER, _dump(full))
         _swap(unfinished, target)
-    except OSError as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise CheckpointError(f"can't write checkpoint {target}: {error.strerror or error}") from error
+    except BaseException as error:
+        _remove(unfinished)
+        if isinstance(error, OSError):
+            raise CheckpointError(f"can't write checkpoint {target}: {error.strerror or error}") from error
+        if isinstance(error, ValueError) and not isinstance(error, CheckpointError):
+            raise CheckpointError(f"can't write checkpoint {target}: {error}") from error
+        raise
     return target
 
 
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    """The folder itself where `path` is a link to it: its neighbours are where a swap takes place."""
+    target = Path(path).expanduser().absolute()
+    return target.resolve() if target.is_symlink() else target
+
+
+def _previous(target: Path) -> Path:
+    return target.with_name(f".{target.name}.previous")
+
+
 def _swap(new: Path, target: Path) -> None:
-    previous = target.with_name(f".{target.name}.previous")
-    if (target / HEADER).exists():
+    previous = _previous(target)
+    if not (target / HEADER).exists():
+        new.rename(target)
+    else:
         # Two renames: a crash between them leaves `previous`, which readers fall back to.
-        shutil.rmtree(previous, ignore_errors=True)
+        _remove(previous)
         target.rename(previous)
-    new.rename(target)
-    shutil.rmtree(previous, ignore_errors=True)
+        try:
+            new.rename(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                previous.rename(target)
+            raise
+    _remove(previous)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder, its header first, so that what a crash leaves of it is no checkpoint."""
+    with contextlib.suppress(OSError):
+        (folder / HEADER).unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def find(path: str | os.PathLike[str]) -> Path:
@@ -82,15 +133,18 @@ def find(path: str | os.PathLike[str]) -> Path:
     Raises:
         CheckpointError: if there is none.
     """
-    target = Path(path).expanduser().absolute()
-    for folder in (target, target.with_name(f".{target.name}.previous")):
-        if (folder / HEADER).is_file():
-            return folder
-    if not target.exists():
-        raise CheckpointError(f"there is no checkpoint {target}: no such folder")
-    inside = sorted(p.parent.name for p in target.glob(f"*/{HEADER}")) if target.is_dir() else []
-    if (target / "rllib_checkpoint.json").exists() or (target / "algorithm_state.pkl").exists():
-        raise CheckpointError(f"{target} is an RLlib checkpoint: its files are pickles, which polylib never opens")
+    target = _absolute(path)
+    try:
+        for folder in (target, _previous(target)):
+            if (folder / HEADER).is_file():
+                return folder
+        if not target.exists():
+            raise CheckpointError(f"there is no checkpoint {target}: no such folder")
+        inside = sorted(p.parent.name for p in target.glob(f"*/{HEADER}")) if target.is_dir() else []
+        if any((target / name).exists() for name in ("rllib_checkpoint.json", "algorithm_state.pkl")):
+            raise CheckpointError(f"{target} is an RLlib checkpoint: its files are pickles, which polylib never opens")
+    except OSError as error:
+        raise CheckpointError(f"can't read checkpoint {target}: {error.strerror or error}") from None
     hint = f"; it has checkpoints inside: {', '.join(inside)}" if inside else ""
     raise CheckpointError(f"{target} is no polylib checkpoint: it has no {HEADER}{hint}")
 
@@ -102,8 +156,8 @@ def read_header(path: str | os.PathLike[str], expected_type: str | None = None) 
         CheckpointError: if there is none, it is damaged, of a newer format, or not of `expected_type`.
     """
     folder = find(path)
-    header = read_document(folder, HEADER.removesuffix(".json"))
-    version = str(header.get("checkpoint_version") if isinstance(header, dict) else None)
+    header = read_document(folder, HEADER.removesuffix(".json"), dict)
+    version = str(header.get("checkpoint_version"))
     if version.split(".")[0] != VERSION.split(".")[0]:
         raise CheckpointError(f"{folder / HEADER}: checkpoint_version is {version}, this polylib reads {VERSION}")
     if expected_type is not None and header.get("type") != expected_type:
@@ -111,19 +165,28 @@ def read_header(path: str | os.PathLike[str], expected_type: str | None = None) 
     return header
 
 
-def read_document(folder: Path, name: str) -> Any:
+def read_document(folder: Path, name: str, expected: type = object) -> Any:
     """A JSON file of a checkpoint.
+
+    Args:
+        folder: the checkpoint's.
+        name: the file's, without its ending.
+        expected: the type of what stands in it.
 
     Raises:
         CheckpointError: naming the file.
     """
     file = folder / f"{name}.json"
     try:
-        return json.loads(file.read_text("utf-8"))
+        value = loads(file.read_text("utf-8"))
     except OSError as error:
         raise CheckpointError(f"checkpoint {folder}: can't read {name}.json: {error.strerror or error}") from None
     except ValueError as error:
         raise CheckpointError(f"checkpoint {folder}: {name}.json is damaged: {error}") from None
+    if not isinstance(value, expected):
+        got = type(value).__name__
+        raise CheckpointError(f"checkpoint {folder}: {name}.json is damaged: a {got}, expected a {expected.__name__}")
+    return value
 
 
 def read_arrays(folder: Path, name: str) -> dict[str, np.ndarray]:
@@ -136,9 +199,13 @@ def read_arrays(folder: Path, name: str) -> dict[str, np.ndarray]:
     from safetensors.numpy import load
 
     file = folder / f"{name}.safetensors"
+    checksums = read_document(folder, HEADER.removesuffix(".json"), dict).get("checksums")
     try:
         # From memory, not mapped: the folder may be replaced while the arrays are in use.
-        return dict(load(file.read_bytes()))
+        data = file.read_bytes()
+        if isinstance(checksums, dict) and checksums.get(name, zlib.crc32(data)) != zlib.crc32(data):
+            raise ValueError(f"its checksum isn't the one in {HEADER}")
+        return dict(load(data))
     except OSError as error:
         reason = error.strerror or error
         raise CheckpointError(f"checkpoint {folder}: can't read {name}.safetensors: {reason}") from None
@@ -153,7 +220,7 @@ def _pack(arrays: Arrays) -> bytes:
 
 
 def _dump(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, default=plain) + "\n").encode()
+    return (dumps(value) + "\n").encode()
 
 
 def _write(file: Path, data: bytes) -> None:
@@ -164,17 +231,15 @@ def _write(file: Path, data: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-def plain(value: Any) -> Any:
-    """What stands in JSON for a value that JSON lacks: NumPy as lists and numbers; code by its name, to be read only."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
-    if callable(value):
-        return {"__callable__": f"{getattr(value, '__module__', '?')}:{getattr(value, '__qualname__', repr(value))}"}
-    return {"__object__": repr(value)}
-
-
-def is_code(value: Any) -> bool:
-    """Whether a value read from JSON only names what couldn't be written."""
-    return isinstance(value, dict) and bool({"__callable__", "__object__"} & set(value))
+__all__ = [
+    "HEADER",
+    "VERSION",
+    "CheckpointError",
+    "checkpoint_folder",
+    "find",
+    "is_code",
+    "read_arrays",
+    "read_document",
+    "read_header",
+    "write_checkpoint",
+]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+from collections import OrderedDict
 from typing import Any
 
 import gymnasium as gym
@@ -28,14 +30,16 @@ def space_to_json(space: gym.Space[Any]) -> Json:
             "high": _bound(space.high),
         }
     if isinstance(space, spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+        return {"type": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiDiscrete):
         start = np.asarray(getattr(space, "start", np.zeros_like(space.nvec)))
         nvec = space.nvec.tolist()
         return {"type": "MultiDiscrete", "nvec": nvec, "start": start.tolist(), "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiBinary):
-        return {"type": "MultiBinary", "shape": list(space.shape)}
+        return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
     if isinstance(space, spaces.Dict):
+        if not all(isinstance(key, str) for key in space.spaces):
+            raise PolylibError(f"space {space} can't be written to a checkpoint: its keys must be text")
         return {"type": "Dict", "spaces": {key: space_to_json(item) for key, item in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
         return {"type": "Tuple", "spaces": [space_to_json(item) for item in space.spaces]}
@@ -56,24 +60,27 @@ def space_from_json(data: Any) -> gym.Space[Any]:
             low, high = (_from_bound(data[key], shape, dtype) for key in ("low", "high"))
             return spaces.Box(low, high, shape, dtype.type)
         if kind == "Discrete":
-            return spaces.Discrete(data["n"], start=data["start"])
+            # Older versions of Gymnasium have this one dtype only.
+            dtypes = {} if data["dtype"] == "int64" else {"dtype": np.dtype(data["dtype"]).type}
+            return spaces.Discrete(data["n"], start=data["start"], **dtypes)
         if kind == "MultiDiscrete":
             dtype = np.dtype(data["dtype"])
             start = np.array(data["start"], dtype)
             return spaces.MultiDiscrete(np.array(data["nvec"], dtype), dtype.type, start=start)
         if kind == "MultiBinary":
-            return spaces.MultiBinary(data["shape"] if len(data["shape"]) > 1 else data["shape"][0])
+            return spaces.MultiBinary(data["n"])
         if kind == "Dict":
-            return spaces.Dict({key: space_from_json(item) for key, item in data["spaces"].items()})
+            # Gymnasium would sort a plain dict; flattened spaces follow the order.
+            return spaces.Dict(OrderedDict((key, space_from_json(item)) for key, item in data["spaces"].items()))
         if kind == "Tuple":
             return spaces.Tuple([space_from_json(item) for item in data["spaces"]])
-    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        raise PolylibError(f"not a space: {data!r} ({type(error).__name__}: {error})") from None
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, MemoryError) as error:
+        raise PolylibError(f"not a space: {reprlib.repr(data)} ({type(error).__name__}: {error})") from None
     raise PolylibError(f"not a space: unknown type {kind!r}")
 
 
 def _bound(values: np.ndarray) -> Any:
-    """A number if all are the same (strings for infinities, which JSON lacks), else nested lists."""
+    """A number if all are the same (strings for infinities, which JSON lacks), else a flat list."""
     plain = [float(x) if np.issubdtype(values.dtype, np.floating) else int(x) for x in values.ravel()]
     named = [x if np.isfinite(x) else str(x) for x in plain]
     return named[0] if named and all(x == named[0] for x in named) else named

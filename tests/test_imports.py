@@ -28,6 +28,7 @@ LAYERS = {
         "polylib/registry.py",
         "polylib/schedules.py",
         "polylib/checkpoints.py",
+        "polylib/json_values.py",
         "polylib/spaces_json.py",
         "polylib/policy/sample_batch.py",
         "polylib/policy/fragment.py",

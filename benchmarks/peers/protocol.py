@@ -76,6 +76,27 @@ class ImportTime(Case):
         return float(words[0]), 1.0
 
 
+def resident_mb() -> float:
+    """The memory that this process holds now, shared libraries included."""
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
+
+
+class Memory(Case):
+    """Memory after sampling and learning once; a "second" is a megabyte here.
+
+    Subclasses write `use()`.
+    """
+
+    def use(self) -> float:
+        """Trains; returns the megabytes."""
+        raise NotImplementedError
+
+    def window(self, n: int, k: int) -> tuple[float, float]:
+        return self.use(), 1.0
+
+
 class TimeToReward(Case):
     """Trains until the mean return of the last 100 training episodes is `goal`; a window is one training.
 

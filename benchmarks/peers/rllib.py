@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
-from protocol import Calls, Case, ImportTime, TimeToReward, serve
+from protocol import Calls, Case, ImportTime, Memory, TimeToReward, resident_mb, serve
 
 ENV = "CartPole-v1"
 
@@ -138,6 +139,35 @@ class Train(Algorithm):
         self.window = Calls(self.algo.train).window  # type: ignore[method-assign]
 
 
+def worker_mb(worker: Any) -> float:
+    """The memory of a remote worker's process: its code runs there, where this file can't be imported."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmRSS"))
+
+
+class DriverMemory(Memory, Algorithm):
+    """Of the process that learns."""
+
+    def __init__(self, mode: str, workers: int) -> None:
+        Algorithm.__init__(self, mode, workers, train_batch_size=1000, minibatch_size=128, num_epochs=1)
+
+    def use(self) -> float:
+        self.algo.train()
+        return resident_mb()
+
+
+class WorkerMemory(DriverMemory):
+    """Of a remote worker, the mean of all."""
+
+    def use(self) -> float:
+        import cloudpickle  # type: ignore[import-untyped]
+
+        self.algo.train()
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])
+        found = self.algo.env_runner_group.foreach_env_runner(worker_mb, local_env_runner=False)
+        return sum(found) / len(found)
+
+
 class Build(Case):
     """Building with remote workers, in a process that has imported RLlib and started Ray."""
 
@@ -208,6 +238,8 @@ if __name__ == "__main__":
             "sgd": SGD,
             "train": Train,
             "build": Build,
+            "driver_memory": DriverMemory,
+            "worker_memory": WorkerMemory,
             "reward": Reward,
             "import": imports,
         }

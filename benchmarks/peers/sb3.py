@@ -13,8 +13,8 @@ ENV = "CartPole-v1"
 def make(envs: int, n_steps: int, minibatch: int, epochs: int, hiddens: list[int], **settings: Any) -> Any:
     """PPO with two separate branches, ready to collect rollouts."""
     import torch
-    from stable_baselines3 import PPO
-    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3 import PPO  # type: ignore[import-not-found]
+    from stable_baselines3.common.env_util import make_vec_env  # type: ignore[import-not-found]
 
     torch.set_num_threads(1)
     return PPO(

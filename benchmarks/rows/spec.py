@@ -32,7 +32,7 @@ class Row:
         name: for `ROW=...`.
         title: what it is.
         unit: of the figures: "us", "s", or something per second.
-        kind: "latency" (many short windows), "rate" or "seconds" (lower is better, a window is one run).
+        kind: "latency" (many short windows), "rate", "seconds" (lower is better, a window is one run) or "size".
         case: what the servers call it.
         settings: of the case, by mode; under "" those for all modes.
         modes: in which it is timed; "" is a row that knows no modes.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from peers.protocol import Case, ImportTime
+from peers.protocol import Case, ImportTime, Memory, resident_mb
 
-from rows.algo import config, start_ray, stop_ray
+from rows.algo import Built, config, start_ray, stop_ray
 from rows.spec import Bound, Row
 
 ROWS = [
@@ -36,12 +36,48 @@ ROWS = [
         slow=True,
         note="polylib's figure includes importing the framework into the driver, which RLlib's import did before.",
     ),
+    *(
+        Row(
+            f"memory-{what}",
+            f"memory of {title}, 2 workers",
+            "MB",
+            "size",
+            f"{what}_memory",
+            {"": {"workers": 2}},
+            peers={"rllib": {}},
+            windows=1,
+            fresh=True,
+            slow=True,
+            note="Resident memory after one iteration, shared libraries included; the ratio is of sizes.",
+        )
+        for what, title in (("driver", "the driver"), ("worker", "a worker"))
+    ),
 ]
 
 
 def imports(mode: str) -> Case:
     """Of the config, without which nothing can be built; it must load no framework and no Ray."""
     return ImportTime("from polylib.algorithms.ppo import PPOConfig", ("torch", "tensorflow", "keras", "ray"))
+
+
+class DriverMemory(Memory, Built):
+    """Of the process that learns."""
+
+    def __init__(self, mode: str, workers: int) -> None:
+        Built.__init__(self, mode, workers, train_batch_size=1000, sgd_minibatch_size=128, num_sgd_iter=1)
+
+    def use(self) -> float:
+        self.algo.train()
+        return resident_mb()
+
+
+class WorkerMemory(DriverMemory):
+    """Of a remote worker, the mean of all."""
+
+    def use(self) -> float:
+        self.algo.train()
+        found = self.algo.workers.foreach_worker(lambda worker: resident_mb(), local_worker=False)
+        return sum(found) / len(found)
 
 
 class Build(Case):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections import defaultdict
@@ -13,10 +14,10 @@ from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.algorithms.checkpointing import restore_algorithm, save_algorithm, stored_config
 from polylib.algorithms.evaluation import Evaluation, check_evaluation
 from polylib.algorithms.registry import get_algorithm_class
-from polylib.algorithms.trainable import TrainableAdapter, checkpoint_folder
+from polylib.algorithms.trainable import TrainableAdapter
 from polylib.callbacks import make_callbacks
-from polylib.checkpoints import CheckpointError, read_header
-from polylib.errors import ConfigError, ConfigTypeError, WorkerError
+from polylib.checkpoints import CheckpointError, checkpoint_folder, read_header
+from polylib.errors import ConfigError, ConfigTypeError, UnknownKeyError, WorkerError
 from polylib.evaluation.metrics import EpisodeMetrics, EpisodeSummary
 from polylib.evaluation.worker_set import WorkerSet
 from polylib.policy.checkpoint import save_policy
@@ -112,6 +113,13 @@ class Algorithm(TrainableAdapter):
         if resolved["evaluation_interval"]:
             self._evaluation = Evaluation(self)
         self.callbacks.call("on_algorithm_init", algorithm=self)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Builds everything anew with another config, in the same process; Tune calls it with `reuse_actors=True`."""
+        self.cleanup()
+        self._stopped, self._given_config = False, None
+        self.setup(copy.deepcopy(new_config))
+        return True
 
     # --- training
 
@@ -261,7 +269,13 @@ class Algorithm(TrainableAdapter):
         """
         folder = checkpoint_folder(checkpoint)
         name = read_header(folder, "Algorithm").get("algorithm")
-        algorithm_class: Any = get_algorithm_class(str(name))
+        if getattr(getattr(cls, "config_class", None), "algo_name", None) == name:
+            algorithm_class: Any = cls  # also a subclass that nobody registered
+        else:
+            try:
+                algorithm_class = get_algorithm_class(str(name))
+            except UnknownKeyError as error:
+                raise CheckpointError(f"{folder} is a checkpoint of an algorithm unknown here: {error}") from None
         if not issubclass(algorithm_class, cls):
             raise CheckpointError(f"{folder} is a checkpoint of {name}, not of {cls.__name__}")
         algo = algorithm_class(stored_config(folder, algorithm_class.config_class, config or {}, env))
@@ -281,14 +295,27 @@ class Algorithm(TrainableAdapter):
         return str(save_policy(self.get_policy(policy_id), export_dir, self.config.algo_name))
 
     def progress(self) -> dict[str, Any]:
-        """Counters and times that a checkpoint keeps."""
-        return {"iteration": self._iteration, "time_total_s": self._time_total, "counters": dict(self._counters)}
+        """Counters, times, recent episodes and random state: what a checkpoint keeps beside policies and workers."""
+        return {
+            "iteration": self._iteration,
+            "time_total_s": self._time_total,
+            "counters": dict(self._counters),
+            "rng": self.rng.bit_generator.state,
+            "episodes": {"total": self.episodes.total, "recent": [list(e) for e in self.episodes.recent]},
+            # Later results repeat it if they are asked to.
+            "evaluation": self._last_evaluation if self.config["always_attach_evaluation_results"] else None,
+        }
 
     def set_progress(self, state: Mapping[str, Any]) -> None:
-        """Goes on counting from `progress()`."""
-        self._iteration, self._time_total = int(state["iteration"]), float(state["time_total_s"])
-        self._counters.update({name: int(value) for name, value in state["counters"].items()})
-        self._episodes_total = int(state["episodes"]["total"])
+        """Goes on from `progress()`."""
+        self._iteration, self._time_total = state["iteration"], state["time_total_s"]
+        self._counters.clear()
+        self._counters.update(state["counters"])
+        self.rng.bit_generator.state = state["rng"]
+        self.episodes.total = self._episodes_total = state["episodes"]["total"]
+        self.episodes.recent.clear()
+        self.episodes.recent.extend(EpisodeMetrics(*e) for e in state["episodes"]["recent"])
+        self._last_evaluation, self._finished = state["evaluation"], []
 
     # --- acting
 

@@ -64,6 +64,8 @@ def check_value(option: Option, value: Any, label: str) -> Any:
         return value
     try:
         return option.check(value)
+    except ConfigError:
+        raise
     except TypeError as error:
         got = f"got {value!r} ({type(value).__name__})"
         raise ConfigTypeError(f"config key {label!r}: {got}, expected {error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +15,19 @@ from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.checkpoints import CheckpointError, find, read_arrays, read_document, read_header, write_checkpoint
 from polylib.errors import ConfigError, EnvError
 from polylib.evaluation.metrics import EpisodeMetrics
+from polylib.json_values import dumps, loads
 from polylib.policy.checkpoint import (
     config_from_json,
     config_to_json,
+    policy_entries,
     policy_files,
     policy_header,
     read_policy_state,
     read_spaces,
+    set_policy_state,
 )
 from polylib.policy.objective import PolicySpec
-from polylib.policy.policy import Policy
+from polylib.policy.policy import Policy, random_stream
 from polylib.registry import env_creator
 
 if TYPE_CHECKING:
@@ -42,11 +45,7 @@ def save_algorithm(algo: Algorithm, path: str | os.PathLike[str]) -> Path:
     name = algo.config.algo_name
     documents: dict[str, Any] = {
         "config": config_to_json(algo.config.to_dict()),
-        "algorithm_state": {
-            **algo.progress(),
-            "rng": algo.rng.bit_generator.state,
-            "episodes": {"total": algo.episodes.total, "recent": [list(e) for e in algo.episodes.recent]},
-        },
+        "algorithm_state": algo.progress(),
     }
     arrays: dict[str, Mapping[str, np.ndarray]] = {}
     policies = {}
@@ -64,6 +63,7 @@ def save_algorithm(algo: Algorithm, path: str | os.PathLike[str]) -> Path:
         "framework": algo.config.framework_str,
         "polylib_version": __version__,
         "policies": policies,
+        "workers": 1 + algo.workers.num_remote_workers(),
     }
     return write_checkpoint(path, header, documents, arrays)
 
@@ -81,71 +81,100 @@ def stored_config(
         ConfigError: naming a key of `overrides` that is wrong.
     """
     folder = find(path)
-    values, code = config_from_json(read_document(folder, "config"))
-    try:
-        config = config_class().update_from_dict(values, source="checkpoint")
-    except ConfigError as error:
-        raise CheckpointError(f"checkpoint {folder}: its config.json doesn't fit this polylib: {error}") from None
-    before = config.to_dict()
-    config.update_from_dict(overrides, source="given")
-    if env is not None:
-        config.update_from_dict({"env": env}, source="given")
-    for key in overrides:
-        if key in config and config[key] != before.get(key):
-            logger.warning("checkpoint %s: config key %r is %r now, was %r", folder, key, config[key], before.get(key))
-    missing = [key for key in code if key not in overrides and not (key == "env" and env is not None)]
-    for key in missing:
-        logger.warning(
-            "checkpoint %s: config key %r was %s, which isn't stored: give it again if it is needed",
-            folder,
-            key,
-            next(iter(code[key].values())),
-        )
-    if config["env"] is not None and config["env"] == before.get("env"):
+    config, code = _read_config(folder, config_class)
+    given = {**overrides, **({} if env is None else {"env": env})}
+    config.update_from_dict(given, source="given")
+    names = {config._option(key).name for key in given}
+    for key, name in code.items():
+        if key.partition(".")[0] not in names:
+            logger.warning(
+                "checkpoint %s: config key %r was %s, and code isn't stored: give it again if it is needed",
+                folder,
+                key,
+                name,
+            )
+    if config["env"] is not None and "env" not in names:
         try:
             env_creator(config["env"])
         except EnvError as error:
             logger.warning("checkpoint %s: %s; the algorithm acts, but can't sample", folder, error)
             config.update_from_dict({"env": None}, source="checkpoint")
     if config["env"] is None:
-        header = read_header(folder)
-        entry = next(iter(header["policies"].values()))
-        observation_space, action_space = read_spaces(folder, entry)
-        config.update_from_dict({"observation_space": observation_space, "action_space": action_space})
+        entries = policy_entries(folder, read_header(folder))
+        observation_space, action_space = read_spaces(folder, next(iter(entries.values())))
+        config.update_from_dict(
+            {"observation_space": observation_space, "action_space": action_space}, source="checkpoint"
+        )
     return config
 
 
+def _read_config(folder: Path, config_class: type[AlgorithmConfig]) -> tuple[AlgorithmConfig, dict[str, str]]:
+    """The config of a checkpoint, with defaults for what it lacks, and the names of code that stood in it."""
+    values, code = config_from_json(read_document(folder, "config", dict))
+    try:
+        return config_class().update_from_dict(values, source="checkpoint"), code
+    except ConfigError as error:
+        raise CheckpointError(f"checkpoint {folder}: its config.json doesn't fit this polylib: {error}") from None
+
+
 def restore_algorithm(algo: Algorithm, path: str | os.PathLike[str]) -> None:
-    """Lets an algorithm go on from a checkpoint; its own config wins over the stored one.
+    """Lets an algorithm go on from a checkpoint; its own config wins over the stored one, and differences are logged.
 
     Raises:
-        CheckpointError: if the checkpoint is missing, damaged, of another algorithm or for other spaces.
+        CheckpointError: if the checkpoint is missing, damaged, of another algorithm or for other spaces; the algorithm
+            stays as it was.
     """
     folder, header = find(path), read_header(path, "Algorithm")
     if header.get("algorithm") != algo.config.algo_name:
         raise CheckpointError(f"{folder} is a checkpoint of {header.get('algorithm')}, not of {algo.config.algo_name}")
-    stored, _ = config_from_json(read_document(folder, "config"))
-    state = read_document(folder, "algorithm_state")
+    stored, code = _read_config(folder, type(algo.config))
+    progress = _read_progress(folder)
+    entries = policy_entries(folder, header)
     policies = {name: algo.get_policy(name) for name in algo.workers.local_worker().policy_map}
     states = {}
     for name, policy in policies.items():
-        if name not in header["policies"]:
-            raise CheckpointError(f"checkpoint {folder} has no policy {name!r}; it has {', '.join(header['policies'])}")
-        _check_spaces(folder, policy, read_spaces(folder, header["policies"][name]))
+        if name not in entries:
+            raise CheckpointError(f"checkpoint {folder} has no policy {name!r}; it has {', '.join(entries)}")
+        _check_spaces(folder, policy, read_spaces(folder, entries[name]))
         states[name] = read_policy_state(folder, f"policies/{name}/")
+    workers = _read_workers(folder, header, 1 + algo.workers.num_remote_workers())
+    before = {name: policy.get_state() for name, policy in policies.items()}
     try:
         for name, policy in policies.items():
-            policy.set_state(states[name])
-            _apply_changed_config(policy, stored)
-        algo.set_progress(state)
-        algo.rng.bit_generator.state = state["rng"]
-        algo.episodes.total = int(state["episodes"]["total"])
-        algo.episodes.recent.clear()
-        algo.episodes.recent.extend(EpisodeMetrics(*e) for e in state["episodes"]["recent"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"checkpoint {folder} doesn't fit: {type(error).__name__}: {error}") from None
+            set_policy_state(policy, states[name], folder, f"policies/{name}/")
+            _apply_changed_config(policy, stored.to_dict())
+    except BaseException:
+        for name, policy in policies.items():
+            policy.set_state(before[name])
+        raise
+    algo.set_progress(progress)
+    _report_changed_config(folder, algo.config, stored, code, header.get("framework"))
     algo.workers.sync_weights(next(iter(policies.values())).global_timestep)
-    _restore_workers(algo, folder)
+    _restore_workers(algo, folder, workers)
+
+
+def _read_progress(folder: Path) -> dict[str, Any]:
+    """What `Algorithm.set_progress` takes, with every value's type checked."""
+    state = read_document(folder, "algorithm_state", dict)
+    try:
+        random_stream(0).bit_generator.state = state["rng"]
+        episodes = state["episodes"]
+        return {
+            **state,
+            "iteration": int(state["iteration"]),
+            "time_total_s": float(state["time_total_s"]),
+            "counters": {str(name): int(value) for name, value in state["counters"].items()},
+            "episodes": {"total": int(episodes["total"]), "recent": [_episode(e) for e in episodes["recent"]]},
+            "evaluation": state.get("evaluation"),
+        }
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"checkpoint {folder}: algorithm_state.json is damaged: {what}") from None
+
+
+def _episode(values: Any) -> EpisodeMetrics:
+    reward, length, custom_metrics, hist_data = values
+    return EpisodeMetrics(float(reward), int(length), dict(custom_metrics), dict(hist_data))
 
 
 def _check_spaces(folder: Path, policy: Policy, stored: tuple[Any, Any]) -> None:
@@ -154,6 +183,39 @@ def _check_spaces(folder: Path, policy: Policy, stored: tuple[Any, Any]) -> None
     ):
         if mine != theirs:
             raise CheckpointError(f"checkpoint {folder} was trained on {what} {theirs}, this algorithm has {mine}")
+
+
+def _report_changed_config(
+    folder: Path, config: AlgorithmConfig, stored: AlgorithmConfig, stored_code: Mapping[str, str], framework: Any
+) -> None:
+    """Logs one line with every value that isn't the checkpoint's; of code the names are compared."""
+    values, code = config_from_json(loads(dumps(config_to_json(config.to_dict()))))
+    now = {**_flat(values), **code, "framework": config.framework_str}
+    then = {**_flat(stored.to_dict()), **stored_code, "framework": framework}
+    # What is missing here was said already, or is no setting but follows from the environment.
+    skipped = {"observation_space", "action_space", *(key for key in ("env", *stored_code) if now.get(key) is None)}
+    changed = [
+        f"{key} {now.get(key)!r} (was {then.get(key)!r})"
+        for key in sorted({*now, *then} - skipped)
+        if not _equal(now.get(key), then.get(key))
+    ]
+    if changed:
+        text = ", ".join(changed)
+        logger.warning("checkpoint %s: this config differs from the one stored, and wins: %s", folder, text)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return flat
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return bool(one == other)
 
 
 def _apply_changed_config(policy: Policy, stored: Mapping[str, Any]) -> None:
@@ -166,15 +228,25 @@ def _apply_changed_config(policy: Policy, stored: Mapping[str, Any]) -> None:
     policy.set_timestep(policy.global_timestep)
 
 
-def _restore_workers(algo: Algorithm, folder: Path) -> None:
+def _read_workers(
+    folder: Path, header: Mapping[str, Any], count: int
+) -> list[tuple[dict[str, Any], dict[str, np.ndarray]]]:
+    """How each worker goes on sampling; nothing where another number of workers wrote the checkpoint."""
+    if header.get("workers") != count:
+        return []
+    names = [f"workers/{index:03d}" for index in range(count)]
+    return [(read_document(folder, name, dict), read_arrays(folder, name)) for name in names]
+
+
+def _restore_workers(algo: Algorithm, folder: Path, states: Sequence[tuple[dict[str, Any], Any]]) -> None:
     """Sampling goes on where it stopped if there are as many workers; else episodes start anew."""
-    count = 1 + algo.workers.num_remote_workers()
-    if len(list((folder / "workers").glob("*.json"))) != count:
+    if not states:
         logger.info("checkpoint %s was written with another number of workers: episodes start anew", folder)
         return
-    states = [
-        (read_document(folder, f"workers/{i:03d}"), read_arrays(folder, f"workers/{i:03d}")) for i in range(count)
-    ]
-    resumed = algo.workers.foreach_worker_with_index(lambda worker, index: worker.set_state(*states[index]))
+    try:
+        resumed = algo.workers.foreach_worker_with_index(lambda worker, index: worker.set_state(*states[index]))
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"checkpoint {folder}: workers/*.json are damaged: {what}") from None
     if not all(resumed):
         logger.info("checkpoint %s: environments can't be brought back to where they were: episodes start anew", folder)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
     """The config of the evaluation workers: the training's, with `evaluation_config` over it."""
     changes = config["evaluation_config"] or {}
-    if isinstance(changes, AlgorithmConfig):
-        changes = {key: changes[key] for key in changes.sources if key in changes}
     return config.copy().update_from_dict(
         {"num_workers": config["evaluation_num_workers"], "output": None, **changes}
     )

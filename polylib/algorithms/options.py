@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from polylib.callbacks import callback_classes
 from polylib.schedules import make_schedule
 
 Check = Callable[[Any], Any]
@@ -189,6 +190,31 @@ def names() -> Check:
         if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
             raise TypeError("a list of names")
         return list(value)
+
+    return check
+
+
+def callbacks() -> Check:
+    """A subclass of `DefaultCallbacks`, its `"module:Class"`, or a list of them, or None."""
+
+    def check(value: Any) -> Any:
+        callback_classes(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    return check
+
+
+def overrides() -> Check:
+    """None, or a dict of config keys; of an `AlgorithmConfig` the keys that were set."""
+
+    def check(value: Any) -> Any:
+        if value is None:
+            return None
+        if hasattr(value, "sources") and hasattr(value, "to_dict"):
+            return {key: item for key, item in value.to_dict().items() if key in value.sources}
+        if not isinstance(value, Mapping):
+            raise TypeError("a dict of config keys, or None")
+        return dict(value)
 
     return check
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from polylib.errors import ConfigTypeError, UnknownKeyError, did_you_mean
@@ -73,6 +74,20 @@ def get_objective_class(name: str) -> type[Objective]:
     """
     found = _find(name)
     return load_target(found[2]) if len(found) > 2 else load_target(found[1]).objective_class
+
+
+def get_policy_parts(name: str, stored: Mapping[str, Any]) -> tuple[type[Objective], dict[str, Any]]:
+    """What a policy in a checkpoint of algorithm `name` is built from: the objective class and the whole config.
+
+    Args:
+        name: the algorithm's.
+        stored: the config values in the checkpoint; keys that it lacks have their defaults.
+
+    Raises:
+        UnknownKeyError: if nobody registered the algorithm here.
+        ConfigError: if this version doesn't know a key or value.
+    """
+    return get_objective_class(name), get_config_class(name)().update_from_dict(stored).to_dict()
 
 
 def _find(name: str) -> tuple[Any, ...]:

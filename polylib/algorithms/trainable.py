@@ -17,7 +17,8 @@ from ray.tune.tune import _Config
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.algorithms.evaluation import evaluation_config
 from polylib.algorithms.registry import algorithm_names, algorithm_target, get_config_class, load_target
-from polylib.errors import ConfigTypeError, PolylibError
+from polylib.checkpoints import CheckpointError, checkpoint_folder
+from polylib.errors import PolylibError
 from polylib.registry import EnvCreator, add_env_store
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,11 @@ class TrainableAdapter(tune.Trainable):
         if self._storage:
             # Tune would count checkpoints. It adds 1 first.
             self._storage.current_checkpoint_index = self._folder_number() - 1
-        return super().save(None if checkpoint_dir is None else str(checkpoint_dir))
+        try:
+            return super().save(None if checkpoint_dir is None else str(checkpoint_dir))
+        except OSError as error:  # Tune makes the folder, and copies it
+            where = checkpoint_dir or self._storage.trial_fs_path
+            raise CheckpointError(f"can't write checkpoint {where}: {error.strerror or error}") from error
 
     def _folder_number(self) -> int:
         """The iteration; a later number where that one is taken (population-based training goes back and forth)."""
@@ -112,17 +117,6 @@ class TrainableAdapter(tune.Trainable):
             self.load_checkpoint(checkpoint_folder(checkpoint_path))
         self._restored = True
         self._time_since_restore, self._iterations_since_restore, self._timesteps_since_restore = 0.0, 0, 0
-
-
-def checkpoint_folder(checkpoint: Any) -> str:
-    """The folder of a checkpoint given as a path, as what `save()` returned, or as a Tune checkpoint."""
-    checkpoint = getattr(checkpoint, "checkpoint", checkpoint)
-    if isinstance(checkpoint, str | os.PathLike):
-        return os.fspath(checkpoint)
-    path = getattr(checkpoint, "path", None)
-    if path is None:
-        raise ConfigTypeError(f"a checkpoint must be a folder or what save() returned, got {checkpoint!r}")
-    return os.fspath(path)
 
 
 class _ByName:

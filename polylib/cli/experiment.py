@@ -202,7 +202,8 @@ def _config(draft: Draft, line: CommandLine, stored: Stored | None, notices: lis
     if line["env"] is not None:
         if config["env"] is not None and config["env"] != line["env"]:
             said = config["env"] if is_search_space(config["env"]) else env_name(config["env"])
-            notices.append(f"--env {line['env']} replaces {said!r}, the env of {config.sources['env']}")
+            source = config.sources["env"].replace("checkpoint", "the checkpoint")
+            notices.append(f"--env {line['env']} replaces {said!r}, the env of {source}")
         config.update_from_dict({"env": line["env"]}, source="--env")
     return config
 
@@ -216,7 +217,7 @@ def _set_keys(config: AlgorithmConfig) -> dict[str, Any]:
 
 def _changes(stored: Stored, config: AlgorithmConfig) -> list[str]:
     """What a run that starts from a checkpoint does in another way than the one that wrote it."""
-    before, now = stored.config.to_dict(), config.to_dict()
+    before, now = ({key: value for key, value, _ in c.explain()} for c in (stored.config, config))
     changed = [key for key in now if key not in ("env", "log_level") and now[key] != before.get(key)]
     lines = [f"--restore: {key} is {now[key]!r} now, was {before.get(key)!r}" for key in sorted(changed)]
     lines += [

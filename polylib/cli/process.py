@@ -55,6 +55,8 @@ def prepared(verbosity: int) -> Iterator[None]:
             if not verbosity:
                 warnings.simplefilter("ignore")
                 warnings.filterwarnings("default", module=r"polylib\b")
+                # Tune leaves the files of interrupted trials open, having flushed them.
+                warnings.simplefilter("ignore", ResourceWarning)
             yield
     finally:
         for name in added:

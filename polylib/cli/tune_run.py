@@ -124,8 +124,8 @@ def _conclude(
 ) -> int:
     messages: list[str] = []
     for trial, result in zip(trials, results, strict=True):
-        status = "failed" if result.error else "done" if trial.is_finished() else "interrupted"
-        status = "stopped" if conductor.error and not result.error else status
+        done = conductor.interruption.signum is None or (result.metrics or {}).get("done")
+        status = "failed" if result.error else "stopped" if conductor.error else "done" if done else "interrupted"
         print(summary_line(str(trial), status, result.metrics or {}, result.path), flush=True)
         print_best(experiment, conductor.checkpoints, _checkpoints(result))
         if result.error and explain(result.error) not in messages:

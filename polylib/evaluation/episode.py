@@ -48,7 +48,7 @@ class Episode:
 
 
 class EpisodeTracker:
-    """Keeps an `Episode` per environment and calls the episode hooks.
+    """Keeps an `Episode` per environment and calls the episode hooks; knows only those whose beginning it was told.
 
     Args:
         callbacks: of the worker.
@@ -74,27 +74,39 @@ class EpisodeTracker:
         self.episodes[env] = Episode(episode_id, env, self.worker)
         self._call("on_episode_created", env)
 
-    def started(self, env: int, obs: np.ndarray) -> None:
+    def started(self, env: int, obs: np.ndarray, info: dict[str, Any]) -> None:
         """An environment was reset."""
-        self.episodes[env]._last["observation"] = np.array(obs)
+        if env not in self.episodes:
+            return
+        self.episodes[env]._last.update(observation=np.array(obs), info=info)
         self._call("on_episode_start", env)
 
     def stepped(self, env: int, obs: np.ndarray, action: np.ndarray, reward: float, info: dict[str, Any]) -> None:
         """An environment made a step."""
+        if env not in self.episodes:
+            return
         episode = self.episodes[env]
         episode.length += 1
         episode.total_reward += reward
-        episode._last = {"observation": np.array(obs), "action": action, "reward": reward, "info": info}
+        episode._last = {"observation": np.array(obs), "action": np.array(action), "reward": reward, "info": info}
         self._call("on_episode_step", env)
 
-    def ended(self, env: int) -> Episode:
+    def ended(self, env: int) -> Episode | None:
         """An environment's episode ended."""
+        if env not in self.episodes:
+            return None
         self._call("on_episode_end", env)
         return self.episodes.pop(env)
+
+    def clear(self) -> None:
+        """Forgets all running episodes."""
+        self.episodes.clear()
 
 
 def info_of(infos: dict[str, Any], env: int) -> dict[str, Any]:
     """One environment's info out of Gymnasium's dict of arrays (where `_key` says who has `key`)."""
+    if not isinstance(infos, dict):
+        return {}  # some vector environments of other people have another kind
     return {
         key: value[env]
         for key, value in infos.items()

@@ -78,6 +78,9 @@ class EpisodeRunner(Sampler):
             return self._next_number == 0 or time.monotonic() < self._deadline
         return steps < (self._step_limit or 0)
 
+    def _tracked(self, envs: np.ndarray) -> list[int]:
+        return [env for env in envs.tolist() if self._number[env] >= 0]  # the others only keep their neighbours company
+
     def _episode_seeds(self) -> list[int]:
         return [(self._seed or 0) + max(int(k), 0) for k in self._number]
 

@@ -229,7 +229,9 @@ class RolloutWorker:
         for name, state in values["rng"].items():
             if name in self.policy_map:
                 self.policy_map[name].rng.bit_generator.state = state
-        return self._sampler is None or self._sampler.set_state(values.get("sampler", {}), arrays)
+        if self._sampler is None:
+            return True
+        return "sampler" in values and self._sampler.set_state(values["sampler"], arrays)
 
     def foreach_policy(self, function: Callable[[Policy, str], Any]) -> list[Any]:
         """`function(policy, policy_id)` for every policy."""

@@ -117,8 +117,6 @@ class Sampler:
 
         Environments aren't written: their episodes' seeds and actions are, if they are `replayable`.
         """
-        if self._obs is None:
-            return {}, {}
         values = {
             "num_envs": self.env.num_envs,
             "replayable": self.replayable,
@@ -130,9 +128,12 @@ class Sampler:
             "return": self._return.tolist(),
             "open_rows": self._open_rows.tolist(),
         }
-        arrays = {"obs": np.array(self._obs)}
+        arrays: dict[str, np.ndarray] = {}
+        if self._obs is None:
+            return values, arrays  # new episodes begin
+        arrays["obs"] = np.array(self._obs)
         for env, history in enumerate(self._history):
-            if history:
+            if history and values["replayable"]:
                 arrays[f"actions/{env}"] = np.concatenate(history)
         for env, rows in enumerate(self.collector.carried):
             arrays.update({f"carried/{env}/{name}": column for name, column in rows.items()})
@@ -141,49 +142,72 @@ class Sampler:
     def set_state(self, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> bool:
         """Goes on from `get_state()`, by replaying the unfinished episodes.
 
+        Episode callbacks are called for the replayed steps too: what they know of an episode isn't stored.
+
         Returns:
             False if that isn't possible (other environments, or ones that don't repeat): episodes start anew then.
         """
         n = self.env.num_envs
-        if not values or values["num_envs"] != n or not values["replayable"] or not self.replayable:
+        next_id, next_unroll = int(values["next_id"]), int(values["next_unroll"])
+        if values["num_envs"] != n or not values["replayable"] or not self.replayable:
+            self._next_id, self._next_unroll = max(next_id, self._next_id), max(next_unroll, self._next_unroll)
+            self._abandon()
             return False
-        resets = np.array(values["resets"], np.int64)
-        self._next_id, self._next_unroll = values["next_id"], values["next_unroll"]
-        if not self._replay(resets - 1, [arrays.get(f"actions/{env}") for env in range(n)], arrays["obs"]):
-            self._obs, self._resets = None, resets  # other seeds than before, from here on
-            self._eps_id, self._next_id = np.arange(self._next_id, self._next_id + n), self._next_id + n
-            return False
-        self._eps_id = np.array(values["eps_id"])
-        self._t, self._open_rows = np.array(values["t"]), np.array(values["open_rows"])
-        self._return = np.array(values["return"], np.float64)
+        resets, eps_id, t = (np.array(values[name], np.int64).reshape(n) for name in ("resets", "eps_id", "t"))
+        open_rows = np.array(values["open_rows"], np.int64).reshape(n)
+        returns = np.array(values["return"], np.float64).reshape(n)
+        actions = [arrays.get(f"actions/{env}") for env in range(n)]
+        carried: list[dict[str, np.ndarray]] = []
         for env in range(n):
             prefix = f"carried/{env}/"
-            self.collector.carried[env] = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+            carried.append({k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)})
+        self._next_id, self._next_unroll = next_id, next_unroll
+        self._abandon()
+        try:
+            repeated = "obs" not in arrays or self._replay(resets - 1, eps_id, actions, arrays["obs"])
+        except EnvError as error:
+            logger.info("environment %r can't be brought back to where it was: %s", self.env_name, error)
+            repeated = False
+        self._resets = resets  # where it isn't repeated: other seeds than before, from here on
+        if not repeated:
+            self._abandon()
+            return False
+        self._eps_id, self._t, self._open_rows, self._return = eps_id, t, open_rows, returns
+        self._next_id, self.collector.carried = next_id, carried
         return True
 
-    def _replay(self, resets: np.ndarray, actions: list[np.ndarray | None], expected: np.ndarray) -> bool:
+    def _replay(
+        self, resets: np.ndarray, eps_id: np.ndarray, actions: list[np.ndarray | None], expected: np.ndarray
+    ) -> bool:
         """Steps every environment through its unfinished episode, all of them ending at the same step."""
         n = self.env.num_envs
-        lengths = np.array([0 if a is None else len(a) for a in actions])
-        self._obs, self._resets = None, resets.copy()
-        self._reset(np.ones(n, np.bool_))
-        longest = int(lengths.max())
-        idle = next((a[0] for a in actions if a is not None), None)
-        for k in range(longest):
-            starting = lengths == longest - k
-            if k and starting.any():
-                self._resets[starting] = resets[starting]
-                self._reset(starting)
-            row: list[Any] = [idle if (a is None or k < longest - len(a)) else a[k - longest + len(a)] for a in actions]
-            self._obs, _, terminateds, truncateds, _ = self._call("step", np.stack(row))
-            done = terminateds | truncateds
-            if done.any() and k + 1 < longest:
-                self._reset(done)
-        none = lengths == 0
-        if longest and none.any():
-            self._resets[none] = resets[none]
-            self._reset(none)
-        self._resets = resets + 1
+        tracker, self.tracker = self.tracker, None  # the steps and resets in between are nobody's episode
+        try:
+            lengths = np.array([0 if a is None else len(a) for a in actions])
+            longest = int(lengths.max())
+            idle = next((a[0] for a in actions if a is not None), None)
+            self._eps_id = eps_id
+            for k in range(longest + 1):
+                starting = lengths == longest - k
+                if k == 0 or starting.any():
+                    self._resets[:] = resets
+                    self._reset(np.ones(n, np.bool_) if k == 0 else starting)
+                    if tracker is not None:
+                        for env in np.flatnonzero(starting).tolist():
+                            tracker.created(env, int(eps_id[env]))
+                            tracker.started(env, self._obs[env], {})
+                if k == longest:
+                    break
+                row: list[Any] = [idle if a is None or k < longest - len(a) else a[k - longest + len(a)] for a in actions]
+                self._obs, rewards, terminateds, truncateds, infos = self._call("step", np.stack(row))
+                if tracker is not None:
+                    for env in np.flatnonzero(lengths >= longest - k).tolist():
+                        tracker.stepped(env, self._obs[env], row[env], float(rewards[env]), info_of(infos, env))
+                done = terminateds | truncateds
+                if done.any():
+                    self._reset(done)
+        finally:
+            self.tracker = tracker
         self._history = [[] if a is None else [a] for a in actions]
         return np.array_equal(np.asarray(self._obs, expected.dtype), expected)
 
@@ -217,6 +241,8 @@ class Sampler:
         self._return[:] = 0.0
         self._resetting[:] = False
         self._eps_id, self._next_id = np.arange(self._next_id, self._next_id + n), self._next_id + n
+        if self.tracker is not None:
+            self.tracker.clear()
 
     def _step(self) -> int:
         """One step of all environments; returns how many of them it was a real step for."""
@@ -250,7 +276,7 @@ class Sampler:
             self._open_rows += 1
         self._return += rewards
         if self.tracker is not None:
-            self._track_step(row, self.collector.valid[row], infos)
+            self._track_step(row, self.collector.valid[row], done, infos)
         if done.any():
             self._end_episodes(row, np.flatnonzero(done), obs, infos)
         return real
@@ -273,10 +299,11 @@ class Sampler:
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting[finished] = True
         if self.tracker is not None and self.mode is not AutoresetMode.DISABLED:
-            for env in finished.tolist():
+            for env in self._tracked(finished):
                 self.tracker.created(env, int(self._eps_id[env]))
                 if self.mode is AutoresetMode.SAME_STEP:
-                    self.tracker.started(env, obs[env])
+                    info = {k: v for k, v in info_of(infos, env).items() if not k.startswith("final_")}
+                    self.tracker.started(env, obs[env], info)
         if self.mode is AutoresetMode.DISABLED:
             mask = np.zeros(self.env.num_envs, np.bool_)
             mask[finished] = True
@@ -289,15 +316,22 @@ class Sampler:
         no list of seeds), it is the first reset that is seeded.
         """
         options = {} if self._obs is None else {"options": {"reset_mask": mask}}
-        envs = np.flatnonzero(mask).tolist() if self.tracker is not None else []
-        for env in envs:
-            self.tracker.created(env, int(self._eps_id[env]))  # type: ignore[union-attr]
+        tracker = self.tracker
+        envs = [] if tracker is None else self._tracked(np.flatnonzero(mask))
+        if tracker is not None:
+            for env in envs:
+                tracker.created(env, int(self._eps_id[env]))
         first = self._seed if not self._resets.any() else None
         seed = self._episode_seeds() if self.replayable else first
-        self._obs = self._call("reset", seed=seed, **options)[0]
+        self._obs, infos = self._call("reset", seed=seed, **options)
         self._resets += mask
-        for env in envs:
-            self.tracker.started(env, self._obs[env])  # type: ignore[union-attr]
+        if tracker is not None:
+            for env in envs:
+                tracker.started(env, self._obs[env], info_of(infos, env))
+
+    def _tracked(self, envs: np.ndarray) -> list[int]:
+        """Those of `envs` whose next episodes callbacks hear of."""
+        return envs.tolist()
 
     def _episode_seeds(self) -> list[int]:
         """The seed of each environment's next episode."""
@@ -316,23 +350,28 @@ class Sampler:
             if start < size:
                 self._history[env].append(columns["actions"][start:size, env].copy())
 
-    def _track_step(self, row: int, stepped: np.ndarray, infos: dict[str, Any]) -> None:
+    def _track_step(self, row: int, stepped: np.ndarray, done: np.ndarray, infos: dict[str, Any]) -> None:
         """Tells callbacks about a step; an environment that was only reset (NEXT_STEP) starts its episode."""
         columns, tracker = self.collector.columns, self.tracker
         if tracker is None:
             return
         for env in range(self.env.num_envs):
-            if stepped[env]:
-                reward = float(columns["rewards"][row, env])
-                tracker.stepped(env, self._obs[env], columns["actions"][row, env], reward, info_of(infos, env))
-            else:
-                tracker.started(env, self._obs[env])
+            obs, info = self._obs[env], info_of(infos, env)
+            if not stepped[env]:
+                tracker.started(env, obs, info)
+                continue
+            if done[env] and self.mode is AutoresetMode.SAME_STEP:  # what it returned belongs to the next episode
+                obs, info = self._true_last_obs(env, self._obs, infos), info_of(infos.get("final_info", {}), env)
+            action, reward = columns["actions"][row, env], float(columns["rewards"][row, env])
+            tracker.stepped(env, obs, action, reward, info)
 
     def _episode_metrics(self, env: int) -> EpisodeMetrics:
         reward, length = float(self._return[env]), int(self._t[env])
         if self.tracker is None:
             return EpisodeMetrics(reward, length)
         episode = self.tracker.ended(env)
+        if episode is None:
+            return EpisodeMetrics(reward, length)
         return EpisodeMetrics(reward, length, dict(episode.custom_metrics), dict(episode.hist_data))
 
     def _true_last_obs(self, env: int, obs: np.ndarray, infos: dict[str, Any]) -> np.ndarray:

@@ -10,10 +10,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from polylib import callbacks, errors
 from polylib.env.vector_env import make_vector_env
 from polylib.errors import PolylibError, WorkerError
 from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.evaluation.rollout_worker import RolloutWorker, env_seed
+from polylib.offline import errors as offline_errors
 from polylib.policy.objective import Objective
 from polylib.policy.sample_batch import SampleBatch
 from polylib.registry import registered_creator
@@ -23,6 +25,8 @@ logger = logging.getLogger(__name__)
 # Seconds until a start is worth a word, and that workers have to close their environments.
 _SLOW_START_S = 60.0
 _CLOSE_TIMEOUT_S = 3.0
+# Where the errors of a worker's constructor are defined.
+_ERRORS = {module.__name__: module for module in (errors, callbacks, offline_errors)}
 
 
 class WorkerSet:
@@ -334,12 +338,11 @@ def start_ray(num_cpus_needed: float, **options: Any) -> None:
 
 def _polylib_error_in(text: str) -> PolylibError | None:
     """The polylib error that ended an actor's constructor: Ray hands it over as text only."""
-    import polylib.errors as errors
-
     for line in text.splitlines():
         kind, separator, message = line.strip().partition(": ")
-        found = getattr(errors, kind.removeprefix("polylib.errors."), None)
-        if separator and kind.startswith("polylib.errors.") and isinstance(found, type):
+        module, _, name = kind.rpartition(".")
+        found = getattr(_ERRORS.get(module), name, None)
+        if separator and isinstance(found, type) and issubclass(found, PolylibError):
             return found(message)
     return None
 

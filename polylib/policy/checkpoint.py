@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from polylib.checkpoints import (
     CheckpointError,
+    checkpoint_folder,
     find,
     is_code,
-    plain,
     read_arrays,
     read_document,
     read_header,
     write_checkpoint,
 )
-from polylib.errors import PolylibError
+from polylib.errors import FrameworkError, PolylibError
+from polylib.json_values import code_name
 from polylib.policy.backends import make_policy
-from polylib.policy.objective import Objective, PolicySpec
+from polylib.policy.objective import PolicySpec
 from polylib.policy.policy import Policy
+from polylib.registry import registered_creator
 from polylib.spaces_json import space_from_json, space_to_json
+
+# What knows algorithms by name. Found by name itself, like the backends: nothing down here imports an algorithm.
+_PARTS = "polylib.algorithms.registry:get_policy_parts"
+
+# Config keys whose text may be "module:Class", which importing would run.
+_MAY_NAME_CODE, _WHERE = ("env", "callbacks"), ("", "evaluation_config.")
 
 
 def policy_files(policy: Policy, prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -41,29 +50,78 @@ def policy_header(policy: Policy, algorithm: str) -> dict[str, Any]:
     }
 
 
+def policy_entries(folder: Path, header: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The entries of an algorithm's policies in its header, by id.
+
+    Raises:
+        CheckpointError: if the header has none.
+    """
+    entries = header.get("policies")
+    if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()) or not entries:
+        raise CheckpointError(f"checkpoint {folder}: its header lacks the policies")
+    return entries
+
+
 def read_policy_state(folder: Path, prefix: str = "") -> dict[str, Any]:
     """A policy's state, as `Policy.set_state` takes it.
 
     Raises:
         CheckpointError: naming the file that is missing or damaged.
     """
-    state = read_document(folder, f"{prefix}policy_state")
-    if not isinstance(state, dict) or not {"coefficients", "rng", "num_updates"} <= set(state):
-        raise CheckpointError(f"checkpoint {folder}: {prefix}policy_state.json lacks keys of a policy's state")
+    state = read_document(folder, f"{prefix}policy_state", dict)
     state["weights"] = read_arrays(folder, f"{prefix}weights")
     state["optimizer"] = read_arrays(folder, f"{prefix}optimizer")
     return state
 
 
+def set_policy_state(policy: Policy, state: Mapping[str, Any], folder: Path, prefix: str = "") -> None:
+    """Lets a policy go on from a checkpoint's state.
+
+    Raises:
+        CheckpointError: if it doesn't fit the policy; nothing is set then.
+    """
+    try:
+        policy.set_state(state)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = error if isinstance(error, PolylibError) else f"{type(error).__name__}: {error}"
+        where = f"{prefix or 'its '}policy_state.json, weights and optimizer"
+        raise CheckpointError(f"checkpoint {folder}: {where} don't fit the policy: {reason}") from None
+
+
 def config_to_json(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config's values for a checkpoint; code stands there by name only."""
-    return {key: plain(v) if callable(v) else v for key, v in config.items()}
+    return {key: code_name(value) if callable(value) else value for key, value in config.items()}
 
 
-def config_from_json(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values that can be used, and those that name code and have to be given again."""
-    code = {key: value for key, value in values.items() if is_code(value)}
-    return {key: value for key, value in values.items() if key not in code}, code
+def config_from_json(values: Mapping[str, Any], inside: str = "") -> tuple[dict[str, Any], dict[str, str]]:
+    """The values that can be used, and the names of code by key, which has to be given again.
+
+    Code can stand inside of dicts: `evaluation_config.callbacks`. Text that names a module counts as code too where it
+    would be imported, unless it is registered here: no module is imported because a file says so.
+    """
+    usable, code = {}, {}
+    for key, value in values.items():
+        if isinstance(value, dict) and not is_code(value):
+            usable[key], found = config_from_json(value, f"{inside}{key}.")
+            code.update(found)
+        elif _has_code(value) or (key in _MAY_NAME_CODE and inside in _WHERE and _names_module(value)):
+            parts = value if isinstance(value, list | tuple) else [value]
+            code[f"{inside}{key}"] = ", ".join(str(next(iter(x.values()))) if is_code(x) else str(x) for x in parts)
+        else:
+            usable[key] = value
+    return usable, code
+
+
+def _has_code(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_code, value))
+    return isinstance(value, dict) and (is_code(value) or any(map(_has_code, value.values())))
+
+
+def _names_module(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_names_module, value))
+    return isinstance(value, str) and ":" in value and registered_creator(value) is None
 
 
 def save_policy(policy: Policy, path: str | os.PathLike[str], algorithm: str) -> Path:
@@ -78,39 +136,79 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], algorithm: str) ->
 
 
 def load_policy(
-    path: str | os.PathLike[str],
-    framework: str,
-    find_objective: Callable[[str], type[Objective]],
-    policy_id: str | None = None,
-    eager_tracing: bool = True,
+    path: Any, framework: str | None = "numpy", policy_id: str | None = None, eager_tracing: bool | None = None
 ) -> Policy:
     """A policy from a checkpoint of a policy or of an algorithm, in any framework.
 
     Args:
-        path: the checkpoint.
-        framework: `"numpy"` (acting only), `"tf"`, `"tf2"` or `"torch"`.
-        find_objective: an algorithm's objective by its name. A module named in a file is never imported.
+        path: the checkpoint's folder, or what `Algorithm.save()` returned.
+        framework: `"numpy"` (acting only), `"tf"`, `"tf2"` or `"torch"`; None: the one that saved it.
         policy_id: which policy of an algorithm's checkpoint; its only one by default.
-        eager_tracing: for `"tf2"`.
+        eager_tracing: for `"tf2"`; None: as its config says.
 
     Raises:
         CheckpointError: if the checkpoint is missing, damaged or foreign.
         FrameworkError: if the framework isn't installed.
     """
-    folder, header = find(path), read_header(path)
-    prefix, entry = "", header
+    folder, entries = _open(path)
+    ids = sorted(key for key in entries if key is not None)
+    chosen = policy_id if policy_id is not None or len(entries) > 1 else next(iter(entries))
+    if chosen not in entries:
+        which = f"policies {', '.join(ids)}" if ids else "one policy, without an id"
+        raise CheckpointError(f"checkpoint {folder} has {which}: got policy_id={policy_id!r}")
+    return _build(folder, chosen, entries[chosen], framework, eager_tracing)
+
+
+def policies_from_checkpoint(
+    path: Any, policy_ids: Sequence[str] | None, framework: str | None, eager_tracing: bool | None
+) -> Policy | dict[str, Policy]:
+    """What `Policy.from_checkpoint` returns: the policy of a policy's checkpoint, a dict for an algorithm's."""
+    folder, entries = _open(path)
+    if None in entries:
+        return _build(folder, None, entries[None], framework, eager_tracing)
+    for name in policy_ids or ():
+        if name not in entries:
+            raise CheckpointError(f"checkpoint {folder} has policies {', '.join(map(str, entries))}: got {name!r}")
+    chosen = entries if policy_ids is None else {name: entries[name] for name in policy_ids}
+    return {str(name): _build(folder, name, entry, framework, eager_tracing) for name, entry in chosen.items()}
+
+
+def _open(path: Any) -> tuple[Path, dict[str | None, Mapping[str, Any]]]:
+    """A checkpoint's folder and its policies' entries by id; the id None for a checkpoint of one policy."""
+    folder = find(checkpoint_folder(path))
+    header = read_header(folder)
     if header.get("type") == "Algorithm":
-        ids = sorted(header.get("policies", {}))
-        chosen = policy_id or (ids[0] if len(ids) == 1 else None)
-        if chosen not in ids:
-            raise CheckpointError(f"checkpoint {folder} has policies {', '.join(ids)}: got policy_id={policy_id!r}")
-        prefix, entry = f"policies/{chosen}/", header["policies"][chosen]
-    config, _ = config_from_json(read_document(folder, "config"))
+        return folder, {name: entry for name, entry in policy_entries(folder, header).items()}
+    if header.get("type") != "Policy":
+        raise CheckpointError(f"{folder} is a checkpoint of type {header.get('type')!r}, which has no policy")
+    return folder, {None: header}
+
+
+def _build(
+    folder: Path, policy_id: str | None, entry: Mapping[str, Any], framework: str | None, eager_tracing: bool | None
+) -> Policy:
+    prefix = "" if policy_id is None else f"policies/{policy_id}/"
+    stored, _ = config_from_json(read_document(folder, "config", dict))
     state = read_policy_state(folder, prefix)
-    objective = find_objective(str(entry.get("algorithm")))
-    spec = PolicySpec(*read_spaces(folder, entry), objective, config, config.get("seed"))
-    policy = make_policy(spec, framework, framework == "tf2" and eager_tracing)
-    policy.set_state(state)
+    module, _, name = _PARTS.partition(":")
+    try:
+        objective, config = getattr(importlib.import_module(module), name)(str(entry.get("algorithm")), stored)
+    except PolylibError as error:
+        raise CheckpointError(f"checkpoint {folder} doesn't fit this polylib: {error}") from None
+    spec = PolicySpec(*read_spaces(folder, entry), objective, config, config["seed"])
+    chosen = framework or str(entry.get("framework"))
+    traced = config["eager_tracing"] if eager_tracing is None else eager_tracing
+    try:
+        policy = make_policy(spec, chosen, chosen == "tf2" and bool(traced))
+    except FrameworkError as error:
+        if framework:
+            raise
+        raise FrameworkError(f"checkpoint {folder}: {error}; or choose another with framework=...") from None
+    try:
+        set_policy_state(policy, state, folder, prefix)
+    except BaseException:
+        policy.close()
+        raise
     return policy
 
 

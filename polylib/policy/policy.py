@@ -10,14 +10,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
 from polylib.errors import BatchError, ConfigError, WeightsError, did_you_mean
 from polylib.models.distributions import BoundDistribution
+from polylib.models.numpy_network import NumpyNetwork
 from polylib.policy import columns as col
+from polylib.policy import numpy_ops
 from polylib.policy.objective import PolicySpec
 
 Weights = dict[str, np.ndarray]
@@ -58,6 +60,8 @@ class Policy(ABC):
     """
 
     framework: str = ""
+    #: Whether the backend acts through NumPy copies of its networks, which it does where that is faster.
+    mirrors: ClassVar[bool] = False
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.config = spec, spec.config
@@ -74,6 +78,7 @@ class Policy(ABC):
         self._obs_shape, self._obs_dtype = self._column("obs")
         self._state_shapes = [shape for net in self.network_specs.values() for shape in net.state]
         self._columns = {name: self._column(name) for name in self.objective.columns + self.objective.optional_columns}
+        self._mirroring, self._mirror = self.mirrors, dict[str, NumpyNetwork]()  # empty: to be made from the weights
         self._build()
         rng = random_stream(spec.seed, 0)
         self._set_weights({k: w for net in self.network_specs.values() for k, w in net.initial_weights(rng).items()})
@@ -103,7 +108,8 @@ class Policy(ABC):
         if explore is None:
             explore = self.config.get("explore", True)
         dist = self.objective.dist
-        out = self._act(inputs, dist.noise(self.rng, size) if explore else dist.zero_noise(size))
+        noise = dist.noise(self.rng, size) if explore else dist.zero_noise(size)
+        out = self._act_in_numpy(inputs, noise) if self._mirroring else self._act(inputs, noise)
         actions = out.pop("actions")
         if actions.dtype != self._action_dtype:
             actions = actions.astype(self._action_dtype)
@@ -192,6 +198,7 @@ class Policy(ABC):
         """
         prepared, size = self._prepare(batch)
         stats, rows = self._learn(prepared, self.objective.noise(self.rng, size))
+        self._mirror = {}
         self.num_updates += 1
         return self._info(stats, rows)
 
@@ -218,6 +225,7 @@ class Policy(ABC):
         flat = self.objective.noise(self.rng, indices.size)
         noise = {name: x.reshape(*indices.shape, *x.shape[1:]) for name, x in flat.items()}
         stats = self._learn_minibatches(prepared, noise, indices)
+        self._mirror = {}
         self.num_updates += len(indices)
         return stats
 
@@ -238,6 +246,7 @@ class Policy(ABC):
             WeightsError: naming the variable that is missing or has another shape.
         """
         self._apply(self._check_weights(gradients, "gradients", self._trainable_keys()))
+        self._mirror = {}
         self.num_updates += 1
 
     def set_coefficients(self, **values: float) -> None:
@@ -246,14 +255,17 @@ class Policy(ABC):
         Raises:
             ConfigError: naming one that the objective doesn't have.
         """
+        self.coefficients.update(self._check_coefficients(values))
+        self._c = np.fromiter(self.coefficients.values(), np.float32, len(self.coefficients))
+
+    def _check_coefficients(self, values: Mapping[str, float]) -> dict[str, float]:
         for name in values:
             if name not in self.coefficients:
                 raise ConfigError(
                     f"this policy has no coefficient {name!r}.{did_you_mean(name, self.coefficients)} "
                     f"It has {', '.join(self.coefficients)}"
                 )
-        self.coefficients.update({name: float(np.float32(value)) for name, value in values.items()})
-        self._c = np.fromiter(self.coefficients.values(), np.float32, len(self.coefficients))
+        return {name: float(np.float32(value)) for name, value in values.items()}
 
     def set_timestep(self, timestep: int) -> None:
         """Moves schedules to `timestep` environment steps sampled by all workers."""
@@ -280,6 +292,7 @@ class Policy(ABC):
             WeightsError: naming the variable that is missing, unknown or has another shape; nothing is set then.
         """
         self._set_weights(self._check_weights(weights, "weights", self._shapes()))
+        self._mirror = {}
 
     def get_state(self) -> dict[str, Any]:
         """What training changes: weights, optimizer, coefficients, counters, random state. NumPy and JSON."""
@@ -297,15 +310,50 @@ class Policy(ABC):
 
         Raises:
             WeightsError: if the weights or the optimizer don't fit; nothing is set then.
+            ConfigError: if there is no such coefficient; nothing is set then.
         """
         weights = self._check_weights(state["weights"], "weights", self._shapes())
         slots = {key: np.shape(value) for key, value in self._get_optimizer().items()}
         optimizer = self._check_weights(state["optimizer"], "optimizer", slots)
+        coefficients = self._check_coefficients(state["coefficients"])
+        counters = int(state["num_updates"]), int(state["global_timestep"])
+        random_stream(0).bit_generator.state = state["rng"]  # raises here if it is none
         self._set_weights(weights)
+        self._mirror = {}
         self._set_optimizer(optimizer)
-        self.set_coefficients(**state["coefficients"])
-        self.num_updates, self.global_timestep = int(state["num_updates"]), int(state["global_timestep"])
+        self.set_coefficients(**coefficients)
+        self.num_updates, self.global_timestep = counters
         self.rng.bit_generator.state = state["rng"]
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        checkpoint: Any,
+        policy_ids: Sequence[str] | None = None,
+        framework: str | None = None,
+        eager_tracing: bool | None = None,
+    ) -> Any:
+        """The policy of a checkpoint, to act and to go on learning; no Ray and no environment.
+
+        Args:
+            checkpoint: the folder of a policy's or an algorithm's checkpoint, or what `Algorithm.save()` returned.
+            policy_ids: which policies of an algorithm's; None: all.
+            framework: `"tf"`, `"tf2"`, `"torch"`, or `"numpy"` (acts only); None: this class' own, and on `Policy`
+                itself the one that saved it.
+            eager_tracing: for `"tf2"`; None: as the checkpoint's config says.
+
+        Returns:
+            The policy of a policy's checkpoint; for an algorithm's a dict of policies by id.
+
+        Raises:
+            CheckpointError: if the checkpoint is missing, damaged or foreign, or has no such policy.
+            FrameworkError: if the framework isn't installed.
+        """
+        from polylib.policy.checkpoint import policies_from_checkpoint  # it imports this module
+
+        if isinstance(policy_ids, str):
+            policy_ids = [policy_ids]
+        return policies_from_checkpoint(checkpoint, policy_ids, framework or cls.framework or None, eager_tracing)
 
     def get_initial_state(self) -> list[np.ndarray]:
         """Zeros for each recurrent state; [] for feed-forward policies."""
@@ -316,9 +364,13 @@ class Policy(ABC):
         return bool(self._state_shapes)
 
     @property
-    @abstractmethod
     def model(self) -> Any:
-        """The main network, to look inside: a Keras model (tf2), a torch module, or (tf) a NumPy-callable of either."""
+        """The main network, to look inside: a Keras model (tf2), a torch module, or (tf) a NumPy-callable of either.
+
+        Who has the model can change its weights, so from now on the policy acts through it and not through a copy.
+        """
+        self._mirroring = False
+        return self._get_model()
 
     @property
     def dist_class(self) -> Any:
@@ -432,6 +484,16 @@ class Policy(ABC):
     @abstractmethod
     def _build(self) -> None:
         """Makes networks and optimizers; weights are set right after."""
+
+    def _act_in_numpy(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
+        if not self._mirror:
+            weights = self._get_weights()
+            self._mirror = {name: NumpyNetwork(spec, weights) for name, spec in self.network_specs.items()}
+        return self.objective.act(numpy_ops, self._mirror, inputs, noise, self.coefficients)
+
+    @abstractmethod
+    def _get_model(self) -> Any:
+        """The main network."""
 
     @abstractmethod
     def _ops(self) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +29,14 @@ class Outcome:
         """The one line on stderr, which is an error."""
         lines = self.err.splitlines()
         assert len(lines) == 1, self.err
-        assert lines[0].startswith("polylib train: error: "), self.err
-        return lines[0].removeprefix("polylib train: error: ")
+        match = re.match(r"polylib \w+: error: ", lines[0])
+        assert match, self.err
+        return lines[0][match.end() :]
+
+    @property
+    def notes(self) -> list[str]:
+        """The notes on stderr."""
+        return [line.partition(": note: ")[2] for line in self.err.splitlines() if ": note: " in line]
 
 
 @pytest.fixture
@@ -63,7 +71,11 @@ def counting_class() -> type:
     """Made in a function, so that Ray sends it by value: workers don't know the tests."""
     from ray import tune
 
-    class Counting(tune.Trainable):
+    from polylib.algorithms.trainable import TrainableAdapter
+
+    class Counting(TrainableAdapter):
+        """Counts; its checkpoints hold the number. Keys of `env_config`: sleep, fail, signal (in iteration `at`)."""
+
         def setup(self, config):
             self.n = 0
             self._fail("setup")
@@ -71,14 +83,33 @@ def counting_class() -> type:
         def step(self):
             self.n += 1
             self._fail("step")
-            time.sleep(self.config["env_config"].get("sleep", 0.0))
+            settings = self.config["env_config"]
+            time.sleep(settings.get("sleep", 0.0))
+            if self.n == settings.get("at"):
+                for number in settings["signals"]:
+                    signal.raise_signal(number)
             return {
                 "episode_reward_mean": 10.0 * (self.n - 1) if self.n > 1 else float("nan"),
                 "episode_len_mean": 5.0,
                 "timesteps_total": 100 * self.n,
-                "info": {"learner": {"kl": 0.1 * self.n}},
+                "info": {"learner": {"kl": 0.1 * self.n, "zigzag": [5, 3, 9, 1, 7][self.n % 5]}},
                 "hist_stats": {"episode_reward": [1, 2]},
+                **({"evaluation": {"score": 100 - self.n}} if self.n == 2 else {}),
             }
+
+        def save_checkpoint(self, checkpoint_dir):
+            from polylib.checkpoints import write_checkpoint
+
+            values = {"env": "CartPole-v1", "env_config": dict(self.config["env_config"]), "lr": self.config["lr"]}
+            header = {"type": "Algorithm", "algorithm": "COUNT", "framework": "torch"}
+            write_checkpoint(checkpoint_dir, header, {"n": self.n, "config": values}, {})
+
+        def load_checkpoint(self, checkpoint):
+            from pathlib import Path
+
+            from polylib.checkpoints import read_document
+
+            self.n = self._iteration = read_document(Path(checkpoint), "n")
 
         def _fail(self, where):
             from polylib.errors import EnvError

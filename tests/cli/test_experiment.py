@@ -291,7 +291,12 @@ def test_a_yaml_file_with_two_experiments(call, tmp_path):
     ("text", "message"),
     [
         ("x: {run: PPO, env: CartPole-v1, confg: {}}", ": x: unknown key 'confg'. Did you mean 'config'?"),
-        ("x: {run: PPO, env: CartPole-v1, checkpoint_freq: 1}", ": x: key 'checkpoint_freq': "),
+        ("x: {run: PPO, env: CartPole-v1, checkpoint_freq: -1}", ": x: key 'checkpoint_freq': got -1, expected an in"),
+        ("x: {run: PPO, env: CartPole-v1, checkpoint_freq: true}", ": x: key 'checkpoint_freq': got True, expected an"),
+        ("x: {run: PPO, env: CartPole-v1, checkpoint_at_end: 1}", ": x: key 'checkpoint_at_end': got 1, expected true"),
+        ("x: {run: PPO, env: CartPole-v1, keep_checkpoints_num: 0}", ": x: key 'keep_checkpoints_num': got 0, expecte"),
+        ("x: {run: PPO, checkpoint_config: {freq: 1}}", ": x: checkpoint_config: unknown key or value 'freq': 1"),
+        ("x: {run: PPO, checkpoint_config: 1}", ": x: key 'checkpoint_config': got 1"),
         ("x: {run: [PPO], env: CartPole-v1}", ": x: key 'run': got ['PPO']"),
         ("x: {run: PPO, config: 3}", ": x: key 'config': got 3"),
         ("x: {run: PPO, num_samples: 0}", ": x: key 'num_samples': got 0"),

@@ -39,7 +39,7 @@ def test_it_stops_and_writes(call, count, results):
     assert math.isnan(lines[0]["episode_reward_mean"]) and rows[2]["info/learner/kl"].startswith("0.3")
     name = folder.name
     assert name.startswith("COUNT_CartPole-v1_") and folder.parent.name == "N"
-    headline, header, *progress, summary = outcome.out.splitlines()
+    headline, header, *progress, summary, last, evaluate = outcome.out.splitlines()
     assert headline.startswith("COUNT on CartPole-v1, framework ") and headline.endswith(f"; results in {results}/N")
     assert header.split() == ["trial", "iter", "timesteps", "reward", "length", "time"]
     assert [line.split()[:5] for line in progress] == [
@@ -48,6 +48,8 @@ def test_it_stops_and_writes(call, count, results):
         [name, "3", "300", "20.00", "5.00"],
     ]
     assert summary.startswith(f"{name}: done after 3 iterations, 300 timesteps, ")
+    assert last == f"  last checkpoint: {folder / 'checkpoint_000003'}" and Path(folder, "checkpoint_000003").is_dir()
+    assert evaluate == f"  polylib evaluate {folder / 'checkpoint_000003'} --algo COUNT"
 
 
 def test_a_file_says_when_to_stop(call, count, results, tmp_path):

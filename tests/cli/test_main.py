@@ -46,8 +46,10 @@ def test_train_help(call):
         *("-a", "--algo", "--run", "-r", "--env", "-e", "--config", "-c", "--stop", "-s", "--framework", "--trace"),
         *("--experiment-name", "-n", "--local-dir", "--num-samples", "--ray-address", "--ray-num-cpus"),
         *("--ray-num-gpus", "--local-mode", "--print-config", "-v", "-vv", "--help", "--flagfile"),
+        *("--checkpoint-freq", "--checkpoint-at-end", "--keep-checkpoints-num", "--checkpoint-score-attr"),
+        *("--restore", "--resume"),
     }
-    assert outcome.out.count("\n  polylib train ") == 2  # two examples
+    assert outcome.out.count("\n  polylib train ") == 3  # examples
     assert "One of: PPO" in outcome.out
     assert max(map(len, lines)) <= 120
 

@@ -8,7 +8,7 @@ import pytest
 
 from polylib.cli.failures import explain, report
 from polylib.cli.progress import ResultTable, duration, summary_line
-from polylib.cli.stopping import StopCriteria, StopKeyError, flatten
+from polylib.cli.stopping import StopCriteria, ResultKeyError, flatten
 from polylib.errors import EnvError, UnknownKeyError
 
 RESULT = {
@@ -59,7 +59,7 @@ def test_stop_criteria():
 
 
 def test_a_stop_key_that_is_not_there():
-    with pytest.raises(StopKeyError) as error:
+    with pytest.raises(ResultKeyError) as error:
         StopCriteria({"episode_reward": 1}).met({**RESULT, "pid": 3, "done": False})
     assert str(error.value) == (
         "--stop: no key 'episode_reward' in the results, so the run would never stop. "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -77,24 +76,6 @@ def test_a_breakpoint_in_the_loss_is_hit_under_eager_tf2(tmp_path):
     assert "framework tf2 (eager)" in done.stdout.splitlines()[0]
     assert "(Pdb) ('rows', (64, 4))" in done.stdout
     assert ": done after 1 iterations" in done.stdout
-
-
-@pytest.mark.skipif(not has("torch"), reason="torch isn't installed")
-def test_ctrl_c(tmp_path):
-    config = '{"train_batch_size": 128, "num_sgd_iter": 1}'
-    flags = ["--algo", "PPO", "--env", "CartPole-v1", "--framework", "torch", "--config", config, "-n", "N"]
-    command = [*TRAIN, *flags, "--local-mode", "--local-dir", str(tmp_path)]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(3)]  # what runs, the heading, the first result
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert lines[0].startswith("PPO on CartPole-v1, framework torch, 0 workers; ")
-    assert process.returncode == 130
-    assert err == f"polylib train: interrupted; results so far in {tmp_path}/N\n"
-    assert "Traceback" not in out and ": interrupted after " in out
 
 
 ALGORITHM = """

@@ -29,8 +29,10 @@ def test_it_writes_what_tune_writes_and_leaves_ray_alone(call, count, results):
     (folder,) = folders(results)
     names = {path.name.partition(".out.")[0] for path in folder.iterdir()}
     assert names >= {"params.json", "result.json", "progress.csv", "events"}
-    assert not list(folder.glob("checkpoint*"))
-    headline, header, first, second, summary = outcome.out.splitlines()
+    headline, header, first, second, summary, last, evaluate = outcome.out.splitlines()
+    (checkpoint,) = folder.glob("checkpoint*")
+    assert checkpoint.name == "checkpoint_000002" and last == f"  last checkpoint: {checkpoint}"
+    assert evaluate == f"  polylib evaluate {checkpoint} --algo COUNT"
     assert headline.startswith("COUNT on CartPole-v1, framework ")
     assert header.split()[:2] == ["trial", "iter"]
     assert first.split()[1:5] == ["1", "100", "-", "5.00"] and second.split()[1:5] == ["2", "200", "10.00", "5.00"]

@@ -13,7 +13,7 @@ from policies import BOX, DISCRETE, TORQUE, make
 
 from polylib.errors import EnvError
 from polylib.models.networks import NetworkSpec, actor_critic, batch_dtype, encode
-from polylib.policy.numpy.models import ACTIVATIONS, NumpyNetwork
+from polylib.models.numpy_network import ACTIVATIONS, NumpyNetwork
 from polylib.policy.testing import sample_space
 
 S = gym.spaces

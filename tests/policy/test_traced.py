@@ -28,6 +28,7 @@ TF_MODES = [pytest.param(mode, id=mode_id(*mode), marks=needs_tf) for mode in MO
 def test_one_trace_for_everything_that_changes():
     """Coefficients and batch sizes are data: 50 updates, one trace."""
     policy = make(TRACED)
+    assert policy.model is not None  # somebody looks inside: it acts through the model from now on, not a copy
     for i in range(50):
         policy.set_coefficients(lr=1e-3 / (i + 1), kl_coeff=0.1 * i, entropy_coeff=0.01 * i, grad_clip=1.0 + i)
         policy.learn_on_batch(random_batch(policy.spec, 5 if i % 10 == 9 else 8, seed=i))
@@ -48,6 +49,7 @@ def test_one_trace_for_everything_that_changes():
 def test_other_columns_are_one_more_trace():
     """With and without masks, in turn: two traces, however often they change."""
     policy = make(TRACED)
+    assert policy.model is not None
     for i in range(6):
         batch = random_batch(policy.spec, 8, seed=i, masked=i % 2 == 0)
         policy.learn_on_batch(batch)

@@ -9,7 +9,7 @@ import numpy as np
 
 from polylib.errors import FrameworkError
 from polylib.policy import numpy_ops as ops
-from polylib.policy.numpy.models import NumpyNetwork
+from polylib.models.numpy_network import NumpyNetwork
 from polylib.policy.policy import Policy, Stats, Weights
 
 
@@ -28,8 +28,7 @@ class NumpyPolicy(Policy):
         for net in self.nets.values():
             net.weights = self._weights  # one dict for all networks: setting weights changes what they see
 
-    @property
-    def model(self) -> NumpyNetwork:
+    def _get_model(self) -> NumpyNetwork:
         """The main network; called with `{"obs": ...}` it returns a dict of outputs."""
         return next(iter(self.nets.values()))
 

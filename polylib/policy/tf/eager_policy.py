@@ -32,8 +32,7 @@ class EagerPolicy(TFPolicy):
         with tf.init_scope():
             self._make_networks()
 
-    @property
-    def model(self) -> Any:
+    def _get_model(self) -> Any:
         """The Keras model of the main network."""
         return next(iter(self.nets.values())).model
 
@@ -75,6 +74,7 @@ class TracedPolicy(EagerPolicy):
     """
 
     traces: Counter[str]
+    mirrors = True
 
     def _build(self) -> None:
         super()._build()

@@ -46,8 +46,7 @@ class GraphPolicy(TFPolicy):
         targets = [v if isinstance(v, tf.Variable) else v.value for v in variables.values()]
         return feeds, tf.group(*[v.assign(feed) for v, feed in zip(targets, feeds, strict=True)])
 
-    @property
-    def model(self) -> Any:
+    def _get_model(self) -> Any:
         """The Keras model of the main network, evaluated in the policy's session: NumPy in, NumPy out."""
         return self._model
 

@@ -45,6 +45,7 @@ class TorchPolicy(Policy):
     """`framework="torch"`."""
 
     framework = "torch"
+    mirrors = True
 
     def _build(self) -> None:
         self.nets = {name: TorchNetwork(spec) for name, spec in self.network_specs.items()}
@@ -59,8 +60,7 @@ class TorchPolicy(Policy):
             self._optimizers[group] = torch.optim.Adam(params, betas=(BETA_1, BETA_2), fused=True)
         self._steps = dict.fromkeys(self.groups, 0)
 
-    @property
-    def model(self) -> Any:
+    def _get_model(self) -> Any:
         """The torch module of the main network."""
         return next(iter(self.nets.values()))
 

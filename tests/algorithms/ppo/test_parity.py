@@ -15,7 +15,7 @@ from policies import BOX, DISCRETE, MULTI, TORQUE, make, make_spec, random_batch
 
 from polylib.policy import numpy_ops
 from polylib.policy.gradients import clip_by_global_norm
-from polylib.policy.numpy.models import NumpyNetwork
+from polylib.models.numpy_network import NumpyNetwork
 from polylib.policy.policy import Policy
 
 F32 = np.float32
