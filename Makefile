@@ -3,6 +3,7 @@
 #   make train    set up, then train PPO on CartPole     (ARGS='...' other arguments for bin/train)
 #   make test     set up, then run the fast tests        (PYTEST_ARGS='...' for pytest)
 #   make check    lint, types and fast tests: what a change must pass
+#   make bench    beside RLlib and Stable-Baselines3, after `make peers`     (ROW=... some rows, BENCH_ARGS=--quick)
 #
 #   VENV=DIR      another place for the virtual environment
 #   PYTHON=EXE    the Python that makes it (3.11 to 3.13, the versions that constraints.txt is for)
@@ -16,11 +17,13 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.polylib-installed
 ARGS ?= --algo PPO --env CartPole-v1 --stop '{"episode_reward_mean": 150}'
 PYTEST_ARGS ?=
+ROW ?=
+BENCH_ARGS ?=
 # By its exact version and first: the later step then keeps the build (CPU or CUDA) that is there.
 TORCH := $(shell grep '^torch==' constraints.txt)
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
-.PHONY: help venv train test learn lint types check format clean
+.PHONY: help venv train test learn lint types check format peers bench clean
 
 help:
 	@sed -n '2,/^$$/s/^# \{0,1\}//p' Makefile
@@ -51,6 +54,13 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	@$(PY) -m mypy
+
+# The virtual environments of what polylib is measured against, in $$POLYLIB_PEERS or ~/.cache/polylib-peers.
+peers:
+	@PYTHON="$(PYTHON)" benchmarks/peers/setup.sh
+
+bench: $(STAMP)
+	@$(PY) benchmarks/bench.py $(if $(ROW),--row $(ROW)) $(BENCH_ARGS)
 
 format: $(STAMP)
 	@$(PY) -m ruff check --fix .

@@ -39,6 +39,10 @@ def checkpoint_folder(checkpoint: Any) -> str:
         ConfigTypeError: if it is none of these.
     """
     checkpoint = getattr(checkpoint, "checkpoint", checkpoint)
+    if hasattr(checkpoint, "to_directory"):
+        # Tune's: a PathLike that refuses to be one. What lies in remote storage is downloaded.
+        local = checkpoint.filesystem.type_name == "local"
+        return os.fspath(checkpoint.path if local else checkpoint.to_directory())
     if isinstance(checkpoint, str | os.PathLike):
         return os.fspath(checkpoint)
     path = getattr(checkpoint, "path", None)
@@ -124,7 +128,8 @@ def _remove(folder: Path) -> None:
     """Removes a folder, its header first, so that what a crash leaves of it is no checkpoint."""
     with contextlib.suppress(OSError):
         (folder / HEADER).unlink()
-    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        shutil.rmtree(folder)
 
 
 def find(path: str | os.PathLike[str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import reprlib
 from collections import OrderedDict
 from typing import Any
@@ -56,19 +57,19 @@ def space_from_json(data: Any) -> gym.Space[Any]:
     try:
         kind = data["type"]
         if kind == "Box":
-            dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
+            dtype, shape = _dtype(data["dtype"]), tuple(data["shape"])
             low, high = (_from_bound(data[key], shape, dtype) for key in ("low", "high"))
             return spaces.Box(low, high, shape, dtype.type)
         if kind == "Discrete":
             # Older versions of Gymnasium have this one dtype only.
-            dtypes = {} if data["dtype"] == "int64" else {"dtype": np.dtype(data["dtype"]).type}
+            dtypes = {} if data["dtype"] == "int64" else {"dtype": _dtype(data["dtype"]).type}
             return spaces.Discrete(data["n"], start=data["start"], **dtypes)
         if kind == "MultiDiscrete":
-            dtype = np.dtype(data["dtype"])
+            dtype = _dtype(data["dtype"])
             start = np.array(data["start"], dtype)
             return spaces.MultiDiscrete(np.array(data["nvec"], dtype), dtype.type, start=start)
         if kind == "MultiBinary":
-            return spaces.MultiBinary(data["n"])
+            return spaces.MultiBinary(data["n"] if isinstance(data["n"], int) else list(map(operator.index, data["n"])))
         if kind == "Dict":
             # Gymnasium would sort a plain dict; flattened spaces follow the order.
             return spaces.Dict(OrderedDict((key, space_from_json(item)) for key, item in data["spaces"].items()))
@@ -77,6 +78,12 @@ def space_from_json(data: Any) -> gym.Space[Any]:
     except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, MemoryError) as error:
         raise PolylibError(f"not a space: {reprlib.repr(data)} ({type(error).__name__}: {error})") from None
     raise PolylibError(f"not a space: unknown type {kind!r}")
+
+
+def _dtype(name: Any) -> np.dtype[Any]:
+    if not isinstance(name, str):
+        raise TypeError(f"dtype {name!r}")
+    return np.dtype(name)
 
 
 def _bound(values: np.ndarray) -> Any:

@@ -148,6 +148,13 @@ COMMON_OPTIONS = (
         choice("truncate_episodes", "complete_episodes"),
         "Cut episodes at the fragment's end, or hand out whole ones only.",
     ),
+    Option(
+        "worker_policy_backend",
+        "rollouts",
+        "auto",
+        choice("auto", "same"),
+        "Remote workers act in NumPy and import no framework ('auto'), or with the algorithm's own ('same').",
+    ),
     Option("sample_async", "rollouts", False, boolean(), "Sample in a thread.", built=False),
     Option("sample_collector", "rollouts", None, anything(), "A user's own collector.", built=False),
     Option("remote_worker_envs", "rollouts", False, boolean(), "Each environment in an actor.", built=False),

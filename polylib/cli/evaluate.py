@@ -20,7 +20,7 @@ from polylib.cli.failures import report
 from polylib.cli.flags import CommandLine, UsageError
 from polylib.cli.process import import_quietly, prepared
 from polylib.cli.progress import number
-from polylib.cli.stored import Stored, read_stored, without_code
+from polylib.cli.stored import Stored, read_stored
 from polylib.cli.values import read_mapping
 from polylib.env.vector_env import make_vector_env
 from polylib.errors import FrameworkError, PolylibError
@@ -83,8 +83,7 @@ def _config(stored: Stored, line: CommandLine) -> AlgorithmConfig:
     if line["algo"] not in (None, stored.algo):
         raise UsageError(f"--algo {line['algo']}: {stored.folder} is a checkpoint of {stored.algo}")
     config = stored.config.copy()
-    changes = config["evaluation_config"]
-    changes = without_code(changes)[0] if isinstance(changes, dict) else {}
+    changes = config["evaluation_config"] or {}
     given = {} if line["config"] is None else read_mapping(line["config"], "--config")
     try:
         # One environment, as where `compute_single_action` is called: a batch of one gives its very numbers.
@@ -137,15 +136,7 @@ def _policy(stored: Stored, config: AlgorithmConfig, line: CommandLine) -> tuple
 
 
 def _load(stored: Stored, framework: str, traced: bool) -> Policy:
-    try:
-        return load_policy(stored.folder, framework, eager_tracing=traced)
-    except PolylibError as error:
-        if str(stored.folder) in str(error) or isinstance(error, FrameworkError):
-            raise
-        raise UsageError(f"checkpoint {stored.folder} doesn't fit: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        # Its files are whole, but what stands in them isn't what polylib writes.
-        raise UsageError(f"checkpoint {stored.folder} doesn't fit: {type(error).__name__}: {error}") from error
+    return load_policy(stored.folder, framework, eager_tracing=traced)
 
 
 def _run(

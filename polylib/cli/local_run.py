@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 import uuid
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ def run_locally(experiment: Experiment) -> int:
             import_quietly(FRAMEWORK_PACKAGES[trial.config["framework"]])
             algorithm = algorithm_class(config=trial.config)
             if experiment.restore is not None:
-                algorithm.restore(experiment.restore)
+                _restore(algorithm, experiment.restore)
             interruption.patient = True
             done = False
             while not done and interruption.signum is None:
@@ -100,6 +101,17 @@ def run_locally(experiment: Experiment) -> int:
             algorithm.stop()
         print(summary_line(name, status, result, trial.local_path), flush=True)
         print_best(experiment, options, checkpoints.saved)
+
+
+def _restore(algorithm: Any, checkpoint: str) -> None:
+    # What it would log of changed settings was said before the run, as for a run of Tune.
+    logger = logging.getLogger("polylib.algorithms.checkpointing")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        algorithm.restore(checkpoint)
+    finally:
+        logger.setLevel(level)
 
 
 def _trial(experiment: Experiment) -> LocalTrial:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.algorithms.registry import get_config_class
-from polylib.checkpoints import CheckpointError, find, is_code, read_document, read_header
+from polylib.checkpoints import CheckpointError, find, read_document, read_header
 from polylib.errors import PolylibError, UnknownKeyError
-from polylib.registry import registered_creator
-
-# Keys whose text may be "module:Class".
-_MAY_NAME_CODE = ("env", "callbacks")
+from polylib.policy.checkpoint import config_from_json
 
 
 @dataclass(frozen=True)
@@ -62,10 +58,7 @@ def read_stored(path: str, expected_type: str | None = None) -> Stored:
         config_class = get_config_class(algo)
     except UnknownKeyError as error:
         raise CheckpointError(f"{folder} is a checkpoint of {algo!r}: {error}") from None
-    document = read_document(folder, "config")
-    if not isinstance(document, dict):
-        raise CheckpointError(f"checkpoint {folder}: config.json is damaged: it holds no settings")
-    values, code = without_code(document)
+    values, code = config_from_json(read_document(folder, "config", dict))
     try:
         config = config_class().update_from_dict(values, source="checkpoint")
     except PolylibError as error:
@@ -74,23 +67,3 @@ def read_stored(path: str, expected_type: str | None = None) -> Stored:
     for key in [key for key in config.sources if key in defaults and config[key] == defaults[key]]:
         del config.sources[key]
     return Stored(folder, header, algo, config, code)
-
-
-def without_code(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Settings that can be used, and the names of code that stood in others."""
-    usable, code = {}, {}
-    for key, value in values.items():
-        if is_code(value):
-            code[key] = str(next(iter(value.values())))
-        elif key in _MAY_NAME_CODE and _names_code(value):
-            code[key] = ", ".join(value) if isinstance(value, list) else str(value)
-        else:
-            usable[key] = without_code(value)[0] if isinstance(value, dict) else value
-    return usable, code
-
-
-def _names_code(value: Any) -> bool:
-    """Whether using a value would import the module that it names."""
-    if isinstance(value, list):
-        return any(isinstance(item, str) for item in value)
-    return isinstance(value, str) and ":" in value and registered_creator(value) is None

@@ -8,7 +8,7 @@ import pytest
 
 from polylib.cli.failures import explain, report
 from polylib.cli.progress import ResultTable, duration, summary_line
-from polylib.cli.stopping import StopCriteria, ResultKeyError, flatten
+from polylib.cli.stopping import ResultKeyError, StopCriteria, flatten
 from polylib.errors import EnvError, UnknownKeyError
 
 RESULT = {

@@ -110,7 +110,9 @@ def test_functions_run_where_the_workers_live(pair):
     pids = pair.foreach_worker(lambda w: os.getpid())
     assert pids[0] == os.getpid() and len(set(pids)) == 3
     assert pair.foreach_env(lambda env: env.kind) == [[], ["discrete"], ["discrete"]]
-    assert pair.foreach_policy(lambda policy, name: (name, policy.framework)) == [("default_policy", "torch")] * 3
+    # The local policy learns in torch, the workers act in NumPy.
+    policies = pair.foreach_policy(lambda policy, name: (name, policy.framework))
+    assert policies == [("default_policy", "torch"), ("default_policy", "numpy"), ("default_policy", "numpy")]
     import ray
 
     assert ray.get([w.ping.remote() for w in pair.remote_workers()]) == [1, 2]
@@ -369,3 +371,23 @@ def test_a_cluster_that_cannot_be_joined(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with pytest.raises(WorkerError, match="can't join the Ray cluster at RAY_ADDRESS=10.0.0.1:6379: nobody there"):
         worker_set(num_workers=1)
+
+
+def test_workers_act_in_numpy_unless_told_otherwise(ray_session):
+    """Plain eager tf2, the mode for debugging, is never swapped for anything."""
+    pytest.importorskip("torch")
+    workers = worker_set(MatchEnv, ("torch", False), num_workers=1, worker_policy_backend="same")
+    try:
+        assert workers.foreach_policy(lambda policy, _: policy.framework) == ["torch", "torch"]
+        for framework, backend in [
+            (("tf2", False), ("tf2", False)),
+            (("tf2", True), ("tf2", True)),
+            (("torch", False), ("torch", False)),
+        ]:
+            assert workers._worker_backend(framework) == backend
+    finally:
+        workers.stop()
+    workers.config = small_ppo(MatchEnv)
+    assert workers._worker_backend(("tf2", False)) == ("tf2", False)
+    for framework in [("tf", False), ("tf2", True), ("torch", False)]:
+        assert workers._worker_backend(framework) == ("numpy", False)
