@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,10 @@ class Bench:
         start = time.time()
         with Load() as load:
             if row.fresh:
-                figures, errors = fresh(row, mode, sides, self._start, windows)
+                figures, cpu, errors = fresh(row, mode, sides, self._start, windows)
             else:
-                figures, errors = interleave(row, mode, sides, functools.partial(self._server, mode), windows)
-        return self._entry(row, mode, figures, errors, load.others, start)
+                figures, cpu, errors = interleave(row, mode, sides, functools.partial(self._server, mode), windows)
+        return self._entry(row, mode, figures, errors, load.others, start, cpu)
 
     def run_traces(self, rows: list[Row]) -> list[dict[str, Any]]:
         """Times writing and reading of the same traces, which are two rows."""
@@ -85,11 +86,13 @@ class Bench:
         errors: dict[str, str],
         others: float,
         start: float,
+        cpu: dict[str, list[float]] | None = None,
     ) -> dict[str, Any]:
         return {
             "row": row.name,
             "mode": mode,
             "figures": {side: values for side, values in figures.items() if values},
+            "cpu": {side: values for side, values in (cpu or {}).items() if values},
             "errors": errors,
             "others": round(others, 2),
             "took_s": round(time.time() - start, 1),
@@ -176,7 +179,8 @@ def main() -> int:
     for peer in [peer for peer, there in wanted.items() if not there]:
         print(f"{NAMES[peer]} isn't set up, rows go without it: benchmarks/peers/setup.sh {peer}", file=sys.stderr)
     results: dict[str, Any] = {"machine": machine(), "versions": {}, "entries": []}
-    if not (arguments.quick or arguments.alone):
+    keep = not (arguments.quick or arguments.alone)
+    if keep:
         results = report.load(RESULTS, results)
     # Rows that run in this process (traces) are to have one thread, too.
     os.environ.update(ENVIRONMENT)
@@ -186,19 +190,22 @@ def main() -> int:
         bench = Bench([peer for peer, there in wanted.items() if there], arguments.quick, logs)
         new: list[dict[str, Any]] = []
         try:
-            _run_all(bench, rows, arguments.mode, results, new)
+            for entry in _run_all(bench, rows, arguments.mode):
+                new.append(entry)
+                print("\n".join(report.lines(entry)), flush=True)
+                results["versions"].update(bench.versions)
+                report.put(results, entry)
+                if keep:
+                    report.save(results, RESULTS)
         finally:
             bench.stop()
-            results["versions"].update(bench.versions)
-            if not (arguments.quick or arguments.alone):
-                report.save(results, RESULTS)
+            if keep and new:
                 report.write(results, HERE)
     return int(any(verdict == "missed" for entry in new for verdict in report.verdicts(entry)))
 
 
-def _run_all(
-    bench: Bench, rows: list[Row], only: list[str] | None, results: dict[str, Any], new: list[dict[str, Any]]
-) -> None:
+def _run_all(bench: Bench, rows: list[Row], only: list[str] | None) -> Iterator[dict[str, Any]]:
+    """Entries, mode by mode: the processes of a mode serve all its rows."""
     modes = list(dict.fromkeys(mode for row in rows for mode in row.modes))
     for mode in modes:
         if only and mode and mode not in only:
@@ -212,11 +219,8 @@ def _run_all(
                 entries = bench.run_traces(same)
             else:
                 entries = [bench.run(row, mode)]
-            for entry in entries:
-                done.add(entry["row"])
-                new.append(entry)
-                report.put(results, entry)
-                print("\n".join(report.lines(entry)), flush=True)
+            done.update(entry["row"] for entry in entries)
+            yield from entries
         bench.stop()
 
 

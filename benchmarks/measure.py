@@ -14,11 +14,12 @@ from rows.spec import Row
 from servers import Server, ServerError
 
 _TICK = os.sysconf("SC_CLK_TCK")
+Figures = dict[str, list[float]]  # by side, a figure for each window
 
 
 def interleave(
     row: Row, mode: str, sides: Sequence[str], server: Callable[[str], Server], windows: Callable[[str], int]
-) -> tuple[dict[str, list[float]], dict[str, str]]:
+) -> tuple[Figures, Figures, dict[str, str]]:
     """Times a row in a mode on several sides, one window of each after the other.
 
     Args:
@@ -29,9 +30,10 @@ def interleave(
         windows: how many of a side.
 
     Returns:
-        Figures in the row's unit by side, and what went wrong by side.
+        Figures in the row's unit by side, the same by CPU time for rows in one process, and what went wrong by side.
     """
-    figures: dict[str, list[float]] = {side: [] for side in sides}
+    figures: Figures = {side: [] for side in sides}
+    cpu: Figures = {side: [] for side in sides}
     errors: dict[str, str] = {}
     repeats: dict[str, int] = {}
     for side in sides:
@@ -43,18 +45,21 @@ def interleave(
             if side in errors or k >= windows(side):
                 continue
             with _noting(errors, side):
-                figures[side].append(figure(row, *server(side).window(row.case, repeats[side], k)))
+                seconds, count, cpu_s = server(side).window(row.case, repeats[side], k)
+                figures[side].append(figure(row, seconds, count))
+                if row.one_process:
+                    cpu[side].append(figure(row, cpu_s, count))
     for side in sides:
         with _noting(errors, side):
             server(side).ask(do="close", case=row.case)
-    return figures, errors
+    return figures, cpu, errors
 
 
 def fresh(
     row: Row, mode: str, sides: Sequence[str], start: Callable[[str], Server], windows: Callable[[str], int]
-) -> tuple[dict[str, list[float]], dict[str, str]]:
+) -> tuple[Figures, Figures, dict[str, str]]:
     """The same with a new process for every window."""
-    figures: dict[str, list[float]] = {side: [] for side in sides}
+    figures: Figures = {side: [] for side in sides}
     errors: dict[str, str] = {}
     for k in range(max(map(windows, sides))):
         for side in sides:
@@ -63,10 +68,10 @@ def fresh(
             server = start(side)
             with _noting(errors, side):
                 server.ask(do="open", case=row.case, settings=row.case_settings(mode))
-                figures[side].append(figure(row, *server.window(row.case, 1, k)))
+                figures[side].append(figure(row, *server.window(row.case, 1, k)[:2]))
                 server.ask(do="close", case=row.case)
             server.stop()
-    return figures, errors
+    return figures, {}, errors
 
 
 @contextlib.contextmanager

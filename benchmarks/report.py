@@ -45,11 +45,15 @@ def save(results: dict[str, Any], path: Path) -> None:
     """Writes the results, a line for each entry, with four digits."""
     entries = []
     for entry in results["entries"]:
-        figures = {side: [float(f"{x:.4g}") for x in values] for side, values in entry["figures"].items()}
-        entries.append("  " + json.dumps({**entry, "figures": figures}))
+        rounded = {key: _rounded(entry[key]) for key in ("figures", "cpu")}
+        entries.append("  " + json.dumps({**entry, **rounded}))
     head = {key: value for key, value in results.items() if key != "entries"}
     text = json.dumps(head, indent=1)[:-2] + ',\n "entries": [\n' + ",\n".join(entries) + "\n ]\n}\n"
     path.write_text(text)
+
+
+def _rounded(figures: dict[str, list[float]]) -> dict[str, list[float]]:
+    return {side: [float(f"{x:.4g}") for x in values] for side, values in figures.items()}
 
 
 # --- what a row says
@@ -69,10 +73,13 @@ def comparisons(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if not ours or not theirs:
             continue
         found = compare(row, ours, theirs)
+        cpu = entry["cpu"]
+        of_cpu = compare(row, cpu["polylib"], cpu[peer])["of_medians"] if peer in cpu and "polylib" in cpu else None
         bound = row.bound(peer, entry["mode"])
         yield {
             "peer": peer,
             **found,
+            "of_cpu": of_cpu,
             "must": bound.must,
             "goal": bound.goal,
             "verdict": _verdict(found["ratio"], bound.must, bound.goal),
@@ -122,6 +129,7 @@ def lines(entry: dict[str, Any]) -> list[str]:
             out.append(f"{'':31} {_bounds(c['must'], c['goal'], ' ' + row.unit)}: {c['verdict']}")
             continue
         spread = f"medians {times(c['of_medians'])}, best {times(c['of_best'])}, {times(c['low'])}-{times(c['high'])}"
+        spread += f", CPU {times(c['of_cpu'])}" if c["of_cpu"] else ""
         bounds = _bounds(c["must"], c["goal"], "x")
         out.append(f"{'':31} {times(c['ratio'])} {NAMES[c['peer']]} ({spread}); {bounds}: {c['verdict'] or '-'}")
     out += [f"{'':31} FAILED {error}" for error in entry["errors"].values()]
@@ -136,7 +144,8 @@ Written by `make bench`; [results.json](results.json) has every window. Windows 
 same machine, each side on one thread, PPO on CartPole-v1 with two separate 2x256 tanh branches where a row doesn't say
 otherwise. Figures are medians. "Times faster" is the ratio of the medians (for a latency the smaller one of that and of
 the ratio of the best windows); in brackets the quartiles of the ratios of windows timed next to each other. "must" and
-"goal" are the bounds that polylib holds itself to. "load" is how many cores others kept busy meanwhile.
+"goal" are the bounds that polylib holds itself to. "CPU" is the ratio of CPU times, which a busy machine disturbs less;
+"load" is how many cores others kept busy meanwhile.
 """
 
 
@@ -177,8 +186,8 @@ def markdown(results: dict[str, Any]) -> str:
     aimed = [c["verdict"] for entry in entries for c in comparisons(entry) if c["goal"] is not None]
     out.append(f"**{met} of {len(judged)} musts met, {aimed.count('goal')} of {len(aimed)} goals reached.**\n")
     out.append("![How many times as fast as its peers polylib is](RESULTS.png)\n")
-    out.append("| | mode | polylib | peer | times faster | must | goal | | load |")
-    out.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    out.append("| | mode | polylib | peer | times faster | CPU | must | goal | | load |")
+    out.append("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     last = ""
     for entry in entries:
         row: Row = BY_NAME[entry["row"]]
@@ -201,10 +210,11 @@ def _table_lines(row: Row, entry: dict[str, Any]) -> Iterator[str]:
         bounds = " | ".join("" if x is None else f"{x:g}{suffix}" for x in (c["must"], c["goal"]))
         verdict = "**missed**" if c["verdict"] == "missed" else c["verdict"]
         if c["peer"] is None:
-            yield f"{start} | | {bounds} | {verdict} | {entry['others']:.1f} |"
+            yield f"{start} | | | {bounds} | {verdict} | {entry['others']:.1f} |"
             continue
         peer = f"{NAMES[c['peer']]} {amount(own[c['peer']], row.unit)}"
         ratio = f"{times(c['ratio'])} ({times(c['low'])}-{times(c['high'])})"
-        yield f"{start} {peer} | {ratio} | {bounds} | {verdict} | {entry['others']:.1f} |"
+        cpu = times(c["of_cpu"]) if c["of_cpu"] else ""
+        yield f"{start} {peer} | {ratio} | {cpu} | {bounds} | {verdict} | {entry['others']:.1f} |"
     if not any_line:
-        yield f"{start} | | | | {'; '.join(entry['errors'].values())} | {entry['others']:.1f} |"
+        yield f"{start} | | | | | {'; '.join(entry['errors'].values())} | {entry['others']:.1f} |"

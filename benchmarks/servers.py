@@ -96,10 +96,10 @@ class Server:
             raise ServerError(f"{NAMES[self.side]}: {answer['error']} (see {self.log})")
         return answer
 
-    def window(self, case: str, n: int, k: int) -> tuple[float, float]:
-        """Seconds and units of one window."""
+    def window(self, case: str, n: int, k: int) -> tuple[float, float, float]:
+        """Seconds, units and CPU seconds of one window."""
         answer = self.ask(do="window", case=case, n=n, k=k)
-        return answer["seconds"], answer["count"]
+        return answer["seconds"], answer["count"], answer["cpu"]
 
     def stop(self) -> None:
         """Closes stdin, on which the process ends by itself."""

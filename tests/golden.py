@@ -56,6 +56,13 @@ def golden_batch(policy: Any) -> dict[str, np.ndarray]:
     }
 
 
+def described(policy: Any) -> dict[str, np.ndarray]:
+    """What CartPole's policy says about fixed observations, and its optimizer's state."""
+    logits = policy.compute_actions(observations(), explore=False).extras["action_dist_inputs"]
+    optimizer = {f"optimizer/{key}": value for key, value in policy.get_state()["optimizer"].items()}
+    return {"logits": logits, "values": policy.compute_values(observations()), **optimizer}
+
+
 def expected_of(framework: str) -> dict[str, np.ndarray]:
     """What the policy of a golden checkpoint said when it was written."""
     return dict(np.load(FOLDER / framework / "expected.npz"))

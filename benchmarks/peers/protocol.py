@@ -175,8 +175,9 @@ def _answer(
         opened[case] = cases[case](**request["settings"])
         return {}
     if do == "window":
+        start = time.process_time()
         seconds, count = opened[case].window(request["n"], request["k"])
-        return {"seconds": seconds, "count": count}
+        return {"seconds": seconds, "count": count, "cpu": time.process_time() - start}
     if do == "close":
         opened.pop(case).close()
         return {}

@@ -25,6 +25,7 @@ ROWS = [
         peers={"rllib": SINGLE_RLLIB, "sb3": {"": Bound(4, 14)}},
         windows=15,
         window_s=0.05,
+        one_process=True,
     ),
     Row(
         "act-32",
@@ -36,6 +37,7 @@ ROWS = [
         peers={"rllib": {"": Bound(4, 8)}, "sb3": {"": Bound(None, 5)}},
         windows=15,
         window_s=0.05,
+        one_process=True,
     ),
     Row(
         "act-256",
@@ -47,6 +49,7 @@ ROWS = [
         peers={"rllib": {}, "sb3": {}},
         windows=15,
         window_s=0.05,
+        one_process=True,
     ),
 ]
 

@@ -60,6 +60,7 @@ ROWS = [
             },
             "sb3": {"": Bound(None, 2)},
         },
+        one_process=True,
     ),
     Row(
         "train-0x1",
@@ -70,6 +71,7 @@ ROWS = [
         {"": {"workers": 0, "envs": 1, **_BATCH}},
         peers={"rllib": {"": Bound(4, 6)}},
         slow=True,
+        one_process=True,
     ),
     Row(
         "train-2x8",

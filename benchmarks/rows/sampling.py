@@ -17,6 +17,7 @@ ROWS = [
         {"": {"envs": 1, "steps": 1000}, "tf2": {"steps": 200}},
         modes=("torch", "tf", "tf2-traced", "tf2"),
         peers={"rllib": {"": Bound(8, 15), "tf2": Bound(4, 15)}, "sb3": {}},
+        one_process=True,
     ),
     Row(
         "sample-8",
@@ -26,6 +27,7 @@ ROWS = [
         "sample",
         {"": {"envs": 8, "steps": 4000}},
         peers={"rllib": {"": Bound(8, 13)}, "sb3": {"": Bound(2, 3)}},
+        one_process=True,
     ),
     Row(
         "sample-64",
@@ -36,6 +38,7 @@ ROWS = [
         {"": {"envs": 64, "steps": 8192}},
         peers={"rllib": {"": Bound(20, 40)}, "sb3": {}},
         note="polylib steps Gymnasium's own vectorised CartPole, the peers 64 single ones: they have no other way.",
+        one_process=True,
     ),
     Row(
         "sample-2x8",

@@ -43,6 +43,8 @@ class Row:
         window_s: work is repeated until a window takes about this long; 0: once.
         fresh: whether every window needs a new process.
         slow: left out by `--quick`.
+        one_process: whether the work is done in one process, so that its CPU time says the same as a clock would on a
+            machine without anybody else.
         note: a sentence for the report.
     """
 
@@ -60,6 +62,7 @@ class Row:
     window_s: float = 0.4
     fresh: bool = False
     slow: bool = False
+    one_process: bool = False
     note: str = ""
 
     def case_settings(self, mode: str) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _config(stored: Stored, line: CommandLine) -> AlgorithmConfig:
         raise UsageError(f"--config: {error}") from error
     unused = [key for key in given if config._option(key).name not in _USED]
     if unused:
-        _note(f"--config: {', '.join(unused)} changes nothing in an evaluation")
+        _note(f"--config: {', '.join(unused)}: no effect in an evaluation")
     if line["env"] is not None:
         config.update_from_dict({"env": line["env"]}, source="--env")
     if config["env"] is None:

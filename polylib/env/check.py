@@ -137,7 +137,7 @@ def nan_rows(x: np.ndarray) -> np.ndarray:
     """Which rows of `[A, B, ...]` hold NaN: `[A, B]`."""
     if x.dtype.kind != "f":
         return np.zeros(x.shape[:2], np.bool_)
-    return np.isnan(x).reshape(*x.shape[:2], -1).any(-1)
+    return np.isnan(x).any(axis=tuple(range(2, x.ndim)))
 
 
 def one_line(error: BaseException) -> str:

@@ -29,7 +29,7 @@ def max(x: Any, axis: int | None = None) -> Any:  # noqa: A001, D103
 
 
 def argmax(x: Any) -> Any:  # noqa: D103
-    return np.argmax(x, axis=-1)
+    return x.argmax(-1)
 
 
 def logsumexp(x: Any, axis: int = -1) -> Any:  # noqa: D103
@@ -39,8 +39,9 @@ def logsumexp(x: Any, axis: int = -1) -> Any:  # noqa: D103
 
 
 def log_softmax(x: Any) -> Any:  # noqa: D103
-    shifted = x - np.max(x, axis=-1, keepdims=True)
-    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+    # Workers act with this: the ufuncs' own reductions are three Python calls each less than np.max and np.sum.
+    shifted = x - np.maximum.reduce(x, -1, keepdims=True)
+    return shifted - np.log(np.add.reduce(np.exp(shifted), -1, keepdims=True))
 
 
 def one_hot(index: Any, size: int) -> Any:  # noqa: D103
@@ -49,6 +50,8 @@ def one_hot(index: Any, size: int) -> Any:  # noqa: D103
 
 
 def pick(x: Any, index: Any) -> Any:  # noqa: D103
+    if x.ndim == 2:
+        return x[np.arange(len(x)), index]  # a third of the time
     return np.take_along_axis(x, index[..., None], axis=-1)[..., 0]
 
 

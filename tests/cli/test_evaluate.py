@@ -149,7 +149,7 @@ def test_settings(call, checkpoint):
     assert returns(explored) != returns(call("evaluate", str(checkpoint), "--seed", "5"))
     outcome = call("evaluate", str(checkpoint), "--episodes", "1", "--config", '{"lr": 1, "num_rollout_workers": 2}')
     assert outcome.status == 0
-    assert outcome.notes == ["--config: lr, num_rollout_workers changes nothing in an evaluation"]
+    assert outcome.notes == ["--config: lr, num_rollout_workers: no effect in an evaluation"]
     config = '{"env_config": {"max_episode_steps": 4}}'
     assert returns(call("evaluate", str(checkpoint), "--episodes", "2", "--config", config)) == [4, 4]
     outcome = call("evaluate", str(checkpoint), "--env", "CartPole-v0", "--episodes", "1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
-from modes import MODES, has, mode_id
+from modes import MODE_PARAMS, MODES, has, mode_id
 from policies import make
 
 from polylib.policy.testing import PolicyContract
@@ -39,3 +39,15 @@ globals().update({made.__name__: made for mode in MODES for name in SPACES for m
 def test_there_is_a_class_for_each_pair():
     found = [x for x in globals().values() if isinstance(x, type) and issubclass(x, PolicyContract)]
     assert len(found) == len(MODES) * len(SPACES) + 1
+
+
+@pytest.mark.parametrize(("framework", "traced"), MODE_PARAMS)
+def test_an_environment_may_write_to_its_action(framework, traced):
+    """In an unbounded Box the action is the raw sample itself, but not the same memory: that goes into the batch."""
+    policy = make((framework, traced), action_space=S.Box(-np.inf, np.inf, (2,), np.float32))
+    out = policy.compute_actions(np.ones((3, 3), np.float32))
+    raw = out.extras["action_raw"].copy()
+    np.testing.assert_array_equal(out.actions, raw)
+    out.actions[...] = 0
+    np.testing.assert_array_equal(out.extras["action_raw"], raw)
+    policy.close()
