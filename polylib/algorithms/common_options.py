@@ -149,6 +149,13 @@ COMMON_OPTIONS = (
         "Cut episodes at the fragment's end, or hand out whole ones only.",
     ),
     Option(
+        "vectorization_mode",
+        "rollouts",
+        "auto",
+        choice("auto", "sync", "vector_entry_point"),
+        "One environment after another ('sync'), or Gymnasium's own vectorised one; 'auto': that from 16 on.",
+    ),
+    Option(
         "worker_policy_backend",
         "rollouts",
         "auto",

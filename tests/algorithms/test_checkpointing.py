@@ -804,7 +804,9 @@ def test_no_code_of_a_checkpoint_runs(build, tmp_path, monkeypatch):
         algo.save(tmp_path / "clean")
         shutil.copy(tmp_path / "clean" / "config.json", folder / "config.json")
         assert not boom.exists() and "planted" not in sys.modules, config
-    edit(folder, "polylib_checkpoint", algorithm="planted:Env")
+    entry = read_header(folder)["policies"]["default_policy"]
+    policies = {"default_policy": {**entry, "algorithm": "planted:Env"}}
+    edit(folder, "polylib_checkpoint", algorithm="planted:Env", policies=policies)
     for read in (Algorithm.from_checkpoint, Policy.from_checkpoint, polylib.load_policy, victim.restore):
         with pytest.raises(CheckpointError):
             read(folder)

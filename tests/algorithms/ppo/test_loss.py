@@ -11,9 +11,9 @@ from backends import BACKENDS, evaluate, needs_torch
 from policies import BOX, DISCRETE, TORQUE, make, make_spec, random_batch
 
 from polylib.algorithms.ppo.loss import PPOObjective, ppo_loss, standardized
+from polylib.models.numpy_network import NumpyNetwork
 from polylib.policy import numpy_ops
 from polylib.policy.fragment import Fragment
-from polylib.models.numpy_network import NumpyNetwork
 from polylib.policy.sample_batch import SampleBatch
 
 F32 = np.float32

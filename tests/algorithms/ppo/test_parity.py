@@ -13,9 +13,9 @@ from backends import BACKENDS, evaluate
 from modes import MODE_PARAMS, MODES, has, mode_id
 from policies import BOX, DISCRETE, MULTI, TORQUE, make, make_spec, random_batch
 
+from polylib.models.numpy_network import NumpyNetwork
 from polylib.policy import numpy_ops
 from polylib.policy.gradients import clip_by_global_norm
-from polylib.models.numpy_network import NumpyNetwork
 from polylib.policy.policy import Policy
 
 F32 = np.float32
