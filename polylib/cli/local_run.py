@@ -67,7 +67,7 @@ def run_locally(experiment: Experiment) -> int:
             for logger in loggers:
                 logger.log_trial_start(trial)
             import_quietly(FRAMEWORK_PACKAGES[trial.config["framework"]])
-            algorithm = algorithm_class(config=trial.config)
+            algorithm = _placed(algorithm_class, trial.local_path)(config=trial.config)
             if experiment.restore is not None:
                 _restore(algorithm, experiment.restore)
             interruption.patient = True
@@ -103,6 +103,15 @@ def run_locally(experiment: Experiment) -> int:
         print_best(experiment, options, checkpoints.saved)
 
 
+def _placed(algorithm_class: type, folder: str) -> type:
+    """The class, with the trial's folder as that of its own files (`"output": "logdir"`), where Tune would set it."""
+
+    def set_up(self: Any) -> None:
+        self._logdir = folder
+
+    return type(algorithm_class.__name__, (algorithm_class,), {"_setup_logdir": set_up})
+
+
 def _restore(algorithm: Any, checkpoint: str) -> None:
     # What it would log of changed settings was said before the run, as for a run of Tune.
     logger = logging.getLogger("polylib.algorithms.checkpointing")
@@ -118,5 +127,6 @@ def _trial(experiment: Experiment) -> LocalTrial:
     trial_id = f"{uuid.uuid4().hex[:5]}_00000"
     config = experiment.config.to_dict()
     trial = LocalTrial(trial_id, config, "")
-    trial.local_path = str(Path(experiment.local_dir, experiment.name, trial_name(experiment.config.algo_name, trial)))
+    name = trial_name(experiment.config.algo_name, config["env"], trial)
+    trial.local_path = str(Path(experiment.local_dir, experiment.name, name))
     return trial

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from polylib.cli.checkpoints import CheckpointOptions, Saved
 from polylib.cli.experiment import Experiment
+from polylib.cli.files import MODULE_NAME
 from polylib.cli.flags import CommandLine, Flag
-from polylib.registry import env_name
+from polylib.registry import registered_creator
 
 # Flags of an experiment that is resumed: where it runs, not what.
 KEPT_FOR_RESUME = ("local-dir", "ray-address", "ray-num-cpus", "ray-num-gpus")
@@ -30,14 +31,22 @@ def program(command: str) -> list[str]:
 
 def evaluate_line(experiment: Experiment, checkpoint: str) -> str:
     """The command that evaluates a checkpoint of an experiment."""
-    env = experiment.config["env"]
     words = [*program("evaluate"), checkpoint, "--algo", experiment.config.algo_name]
-    if isinstance(env, str):
-        # A checkpoint's environment is never imported by its name alone.
-        return shlex.join([*words, "--env", env] if ":" in env else words)
-    if callable(env) and experiment.file is not None:
-        return shlex.join([*words, "--env", f"{Path(experiment.file).stem}:{env_name(env)}"])
-    return shlex.join(words)
+    env = _importable_env(experiment)
+    return shlex.join([*words, "--env", env] if env is not None else words)
+
+
+def _importable_env(experiment: Experiment) -> str | None:
+    """`module:Class` of an environment that a checkpoint alone doesn't bring back."""
+    env = experiment.config["env"]
+    creator = registered_creator(env) or env
+    if isinstance(creator, str):
+        return creator if ":" in creator else None  # never imported only because a checkpoint names it
+    module, name = getattr(creator, "__module__", ""), getattr(creator, "__qualname__", "")
+    if module == MODULE_NAME and experiment.file is not None:
+        module = Path(experiment.file).stem
+    # Lambdas and what stands inside of functions can't be imported.
+    return f"{module}:{name}" if name.isidentifier() and module not in ("", "__main__") else None
 
 
 def resume_line(experiment: Experiment, line: CommandLine, flags: Sequence[Flag], checkpoint: str | None) -> str | None:

@@ -64,6 +64,9 @@ def resumed_experiment(line: CommandLine) -> Experiment:
         config = max((_config(algo, trial) for trial in trials), key=lambda config: int(config["num_workers"]))
     except PolylibError as error:
         raise UsageError(f"--resume: {folder}: {error}") from error
+    if draft is not None and config["env"] is None:
+        # JSON has only its name.
+        config.update_from_dict({"env": draft.config["env"] if "env" in draft.config else None}, source=draft.origin)
     stop = None if line["stop"] is None else stop_criteria(read_mapping(line["stop"], "--stop"), "--stop")
     of = f"{len(trials)} trial{'s' if len(trials) > 1 else ''} of {algo}" + (f", {done} done" if done else "")
     return Experiment(

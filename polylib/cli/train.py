@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -60,9 +61,7 @@ def _run(experiment: Experiment, options: RunOptions, line: CommandLine) -> int:
             from polylib.cli.local_run import run_locally
 
             return run_locally(experiment)
-        from polylib.cli.tune_run import run_with_tune
-
-        return run_with_tune(experiment, options)
+        return _run_with_tune(experiment, options)
     except KeyboardInterrupt as error:
         print(f"polylib train: {said(error)}; results so far in {short_path(experiment.folder)}", file=sys.stderr)
         checkpoint = error.checkpoint if isinstance(error, Interrupted) else None
@@ -76,3 +75,15 @@ def _run(experiment: Experiment, options: RunOptions, line: CommandLine) -> int:
     except Exception as error:
         report("train", error, options.verbosity)
         return FAILED
+
+
+def _run_with_tune(experiment: Experiment, options: RunOptions) -> int:
+    from polylib.cli.tune_run import run_with_tune
+
+    try:
+        return run_with_tune(experiment, options)
+    except SystemExit as error:
+        # What Ray does at SIGTERM while it starts.
+        if error.code == signal.SIGTERM:
+            raise Interrupted(signal.SIGTERM) from None
+        raise

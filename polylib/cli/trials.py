@@ -7,12 +7,14 @@ from typing import Any
 from polylib.registry import env_name
 
 
-def trial_name(algo: str, trial: Any) -> str:
+def trial_name(algo: str, env: Any, trial: Any) -> str:
     """`PPO_CartPole-v1_1a2b3_00000`, without slashes.
 
     Args:
         algo: the algorithm's name.
+        env: the experiment's environment: in trials Tune puts something else in the place of code.
         trial: has a `config` and a `trial_id`.
     """
-    env = str(env_name(trial.config.get("env"))).replace("/", "-").replace(":", "-")
-    return f"{algo}_{env}_{trial.trial_id}"
+    own = trial.config.get("env")
+    name = own if isinstance(own, str) else env_name(env)
+    return f"{algo}_{name.replace('/', '-').replace(':', '-')}_{trial.trial_id}"

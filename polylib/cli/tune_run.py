@@ -83,7 +83,7 @@ def _new(experiment: Experiment, conductor: Conductor, progress: ProgressLines) 
         tune_config=tune.TuneConfig(
             num_samples=experiment.num_samples,
             scheduler=conductor,
-            trial_name_creator=functools.partial(trial_name, config.algo_name),
+            trial_name_creator=functools.partial(trial_name, config.algo_name, config["env"]),
         ),
         run_config=tune.RunConfig(
             name=experiment.name,

@@ -362,6 +362,24 @@ def test_what_cannot_be_resumed(call, count, results, tmp_path):
     assert call(*resume, "-n", "N", "file", "exp.yaml").error.startswith("--resume: beside flags it takes the experime")
 
 
+def test_the_evaluate_line_names_an_env_that_is_code(call, count, results, tmp_path, monkeypatch):
+    """It works where it was printed, for a class and for a name that the file registers."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp_with_envs.py").write_text(
+        "from polylib.registry import register_env\n"
+        "class Mine: pass\n"
+        "register_env('my name for it', Mine)\n"
+        "config = {'env': Mine}\n"
+        "algo = 'COUNT'\n"
+    )
+    argv = ["train", "file", "exp_with_envs.py", "--local-dir", results, "--local-mode"]
+    argv += ["--stop", '{"timesteps_total": 9}']
+    for flags in ([], ["--env", "my name for it"], ["--env", "exp_with_envs:Mine"]):
+        outcome = call(*argv, *flags)
+        assert outcome.status == 0 and outcome.out.endswith(" --algo COUNT --env exp_with_envs:Mine\n"), flags
+    assert call(*argv, "--env", "CartPole-v1").out.endswith(" --algo COUNT\n")
+
+
 # --- --restore
 
 

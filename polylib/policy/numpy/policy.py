@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from polylib.errors import FrameworkError
-from polylib.policy import numpy_ops as ops
 from polylib.models.numpy_network import NumpyNetwork
+from polylib.policy import numpy_ops as ops
 from polylib.policy.policy import Policy, Stats, Weights
 
 
