@@ -18,6 +18,7 @@ from polylib.algorithms.ppo.loss import PPOObjective
 from polylib.callbacks import HOOKS, CallbackError, Callbacks, DefaultCallbacks, callback_classes, make_callbacks
 from polylib.errors import ConfigError, ConfigTypeError
 from polylib.evaluation import rollout_worker
+from polylib.evaluation.episode import info_of
 from polylib.evaluation.rollout_worker import RolloutWorker
 
 NUMPY = ("numpy", False)
@@ -189,12 +190,13 @@ class Informed(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         self.episode, self.t = self.episode + 1, 0
-        return np.zeros(1, np.float32), {"at": (self.episode, 0), "first": True}
+        return np.zeros(1, np.float32), {"at": (self.episode, 0), "first": True, "nested": {"deep": {"t": 0}}}
 
     def step(self, action):
         self.t += 1
         over = self.t == self.length
-        return np.zeros(1, np.float32), 1.0, over, False, {"at": (self.episode, self.t), **({"won": 1} if over else {})}
+        info = {"at": (self.episode, self.t), "nested": {"deep": {"t": self.t}}, **({"won": 1} if over else {})}
+        return np.zeros(1, np.float32), 1.0, over, False, info
 
 
 class Infos(DefaultCallbacks):
@@ -224,10 +226,10 @@ def test_infos_belong_to_their_step(mode):
         first = next(info["at"][0] for kind, info in story if kind == "start")
         expected = []
         for episode in range(first, first + 3):
-            expected.append(("start", {"at": (episode, 0), "first": True}))
+            expected.append(("start", {"at": (episode, 0), "first": True, "nested": {"deep": {"t": 0}}}))
             for t in range(1, length):
-                expected.append(("step", {"at": (episode, t)}))
-            last = {"at": (episode, length), "won": 1}
+                expected.append(("step", {"at": (episode, t), "nested": {"deep": {"t": t}}}))
+            last = {"at": (episode, length), "won": 1, "nested": {"deep": {"t": length}}}
             expected += [("step", last), ("end", last)]
         story = [(kind, {key: v if key != "at" else tuple(v) for key, v in info.items()}) for kind, info in story]
         common = min(len(story), len(expected))
@@ -252,6 +254,27 @@ def test_an_error_ends_the_episodes_under_way(episodes):
     episodes.clear()
     worker.sample()
     assert [note[1:3] for note in episodes][:4] == [("created", 0), ("start", 0), ("step", 1), ("step", 2)]
+
+
+def test_infos_of_other_peoples_vector_environments():
+    infos = {"a": np.array([1, 2]), "_a": np.array([True, False]), "all": "text", 3: [4, 5], "short": [1], "_x": 0}
+    assert info_of(infos, 0) == {"a": 1, "all": "text", 3: 4, "short": 1}
+    assert info_of(infos, 1) == {"all": "text", 3: 5, "short": [1]}
+    assert info_of([{}, {}], 0) == info_of(None, 0) == {}
+
+
+def test_gymnasiums_episode_statistics(build):
+    """A wrapper whose info is a dict."""
+    wrapped = lambda config: gym.wrappers.RecordEpisodeStatistics(MatchEnv(config))  # noqa: E731
+    result = build(wrapped, callbacks=Statistics, num_envs_per_worker=2).train()
+    assert result["custom_metrics"]["r_mean"] == pytest.approx(result["episode_reward_mean"])
+
+
+class Statistics(DefaultCallbacks):
+    """Takes over what the wrapper has counted."""
+
+    def on_episode_end(self, *, episode, **kwargs):
+        episode.custom_metrics["r"] = float(episode.last_info_for()["episode"]["r"])
 
 
 # --- the others

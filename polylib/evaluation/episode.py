@@ -103,12 +103,18 @@ class EpisodeTracker:
         self.episodes.clear()
 
 
-def info_of(infos: dict[str, Any], env: int) -> dict[str, Any]:
-    """One environment's info out of Gymnasium's dict of arrays (where `_key` says who has `key`)."""
+def info_of(infos: Any, env: int) -> dict[str, Any]:
+    """One environment's info out of Gymnasium's dict of arrays, or dicts of them (`_key` says who has `key`)."""
+    found: dict[str, Any] = {}
     if not isinstance(infos, dict):
-        return {}  # some vector environments of other people have another kind
-    return {
-        key: value[env]
-        for key, value in infos.items()
-        if not key.startswith("_") and infos.get(f"_{key}", np.ones(env + 1, np.bool_))[env]
-    }
+        return found  # some vector environments of other people have another kind
+    for key, values in infos.items():
+        here = infos.get(f"_{key}")
+        if str(key).startswith("_") or (here is not None and not here[env]):
+            continue
+        if isinstance(values, dict):
+            found[key] = info_of(values, env)
+        else:
+            one_each = isinstance(values, np.ndarray | list | tuple) and len(values) > env
+            found[key] = values[env] if one_each else values
+    return found
