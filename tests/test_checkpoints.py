@@ -7,7 +7,6 @@ import json
 import math
 import os
 import pickle
-import random
 import shutil
 import subprocess
 import sys

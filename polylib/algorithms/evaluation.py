@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 
 def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
-    """The config of the evaluation workers: the training's, with `evaluation_config` over it."""
-    changes = config["evaluation_config"] or {}
-    return config.copy().update_from_dict(
-        {"num_workers": config["evaluation_num_workers"], "output": None, **changes}
-    )
+    """The config of the evaluation workers: the training's, with `evaluation_config` over it.
+
+    Raises:
+        ConfigError: naming a key of `evaluation_config` that is wrong.
+    """
+    defaults: dict[str, Any] = {"num_workers": config["evaluation_num_workers"], "output": None}
+    if config["vectorization_mode"] == "auto":
+        defaults["vectorization_mode"] = "sync"  # where every episode has a seed of its own
+    try:
+        return config.copy().update_from_dict({**defaults, **(config["evaluation_config"] or {})})
+    except ConfigError as error:
+        raise type(error)(f"config key 'evaluation_config': {error}") from None
 
 
 def check_evaluation(config: AlgorithmConfig) -> None:

@@ -68,8 +68,14 @@ def _unwrap(error: BaseException) -> BaseException:
 
 
 def _is_ours(name: str) -> bool:
-    found = getattr(errors, name, None)
-    return isinstance(found, type) and issubclass(found, errors.PolylibError)
+    """Whether a class of this name is one of polylib's errors, wherever it is defined."""
+    waiting: list[type] = [errors.PolylibError]
+    while waiting:
+        found = waiting.pop()
+        if found.__name__ == name:
+            return True
+        waiting += found.__subclasses__()
+    return False
 
 
 def _bare(line: str) -> str:

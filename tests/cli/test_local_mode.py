@@ -106,12 +106,14 @@ def test_interruption(call, count, results, monkeypatch):
 
 @pytest.mark.parametrize(("framework", "traced"), FAST_MODE_PARAMS)
 def test_ppo(call, results, framework, traced):
-    config = '{"train_batch_size": 128, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}, "seed": 0}'
+    config = '{"train_batch_size": 128, "num_sgd_iter": 1, "model": {"fcnet_hiddens": [8]}, "seed": 0, '
+    config += '"output": "logdir"}'
     flags = ("--framework", framework, *(["--trace"] if traced else []))
     argv = ("train", "--algo", "PPO", "--env", "CartPole-v1", *flags, "--config", config, "--local-dir", results)
     outcome = call(*argv, "--local-mode", "--stop", '{"timesteps_total": 256}')
     assert outcome.status == 0 and outcome.err == ""
     lines, _ = check_files(trial_folder(results), 2)
+    assert len(list(trial_folder(results).glob("output-*.json"))) == 1
     assert lines[1]["timesteps_total"] == 256 and lines[1]["info"]["learner"]["default_policy"]["learner_stats"]
 
 

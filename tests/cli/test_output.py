@@ -85,6 +85,8 @@ def test_errors_that_ray_wraps():
     assert explain(RayTaskError("g", "Traceback", inner)) == "environment 'x' broke"
     text = "Traceback (most recent call last):\n  File 'a', line 1\npolylib.errors.EnvError: environment 'x' broke"
     assert explain(ActorDiedError(RayTaskError("f", text, cause))) == "environment 'x' broke"
+    text = text.replace("polylib.errors.EnvError: environment 'x'", "polylib.checkpoints.CheckpointError: it")
+    assert explain(ActorDiedError(RayTaskError("f", text, cause))) == "it broke"
     text = "Traceback (most recent call last):\n  File 'a', line 1\nmy.BadError: oh"
     assert explain(ActorDiedError(RayTaskError("f", text, ValueError("oh")))) == "BadError: oh"
 

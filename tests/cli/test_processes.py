@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,76 @@ def test_a_breakpoint_in_the_loss_is_hit_under_eager_tf2(tmp_path):
     assert "framework tf2 (eager)" in done.stdout.splitlines()[0]
     assert "(Pdb) ('rows', (64, 4))" in done.stdout
     assert ": done after 1 iterations" in done.stdout
+
+
+def interrupted(command, cwd, number):
+    """Runs a command as a terminal does and signals all its processes after the first result."""
+    with subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]  # what runs, the heading, the first result
+        os.killpg(process.pid, number)
+        out, err = process.communicate(timeout=120)
+    assert "Traceback" not in out + err
+    return process.returncode, "".join(lines) + out, err.splitlines()
+
+
+@pytest.mark.skipif(not has("torch"), reason="torch isn't installed")
+def test_sigterm_without_tune(tmp_path):
+    config = '{"train_batch_size": 128, "num_sgd_iter": 1}'
+    flags = ["--algo", "PPO", "--env", "CartPole-v1", "--framework", "torch", "--config", config, "-n", "N"]
+    command = [*TRAIN, *flags, "--local-mode", "--local-dir", str(tmp_path)]
+    status, out, err = interrupted(command, tmp_path, signal.SIGTERM)
+    assert out.startswith("PPO on CartPole-v1, framework torch, 0 workers; ")
+    assert status == 143 and err[1] == f"polylib train: terminated; results so far in {tmp_path}/N"
+    (checkpoint,) = (tmp_path / "N").glob("*/checkpoint_*")
+    assert err[2].endswith(f" --local-mode --restore {checkpoint}")
+    assert ": interrupted after " in out and f"evaluate {checkpoint} --algo PPO\n" in out
+
+
+SAVING = """
+import time
+from ray import tune
+from polylib import register_algorithm
+from polylib.algorithms.algorithm_config import AlgorithmConfig
+from polylib.algorithms.trainable import TrainableAdapter
+from polylib.checkpoints import write_checkpoint
+
+class SavingConfig(AlgorithmConfig):
+    algo_name = "SAVING"
+
+class Saving(TrainableAdapter):
+    def step(self):
+        time.sleep(0.1)
+        return {"timesteps_total": 1}
+
+    def save_checkpoint(self, checkpoint_dir):
+        write_checkpoint(checkpoint_dir, {"type": "Algorithm", "algorithm": "SAVING"}, {"n": self.iteration}, {})
+
+    @classmethod
+    def default_resource_request(cls, config):
+        return tune.PlacementGroupFactory([{"CPU": 1}])
+
+register_algorithm("SAVING", SavingConfig, Saving)
+config = SavingConfig().environment("CartPole-v1")
+"""
+
+
+def test_ctrl_c_under_tune(tmp_path):
+    """The terminal sends it to Ray's processes too: they must live until the checkpoint is written."""
+    (tmp_path / "exp.py").write_text(SAVING)
+    status, out, err = interrupted([*TRAIN, "file", "exp.py", "--local-dir", ".", "-n", "N"], tmp_path, signal.SIGINT)
+    assert status == 130 and err[1] == f"polylib train: interrupted; results so far in {tmp_path}/N"
+    (checkpoint,) = (tmp_path / "N").glob("*/checkpoint_*")
+    assert f"  last checkpoint: {checkpoint}\n" in out
+    assert err[2].endswith("train file exp.py --resume -n N --local-dir .") and len(err) == 3
 
 
 ALGORITHM = """

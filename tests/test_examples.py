@@ -1,0 +1,51 @@
+"""Every example runs; a new one has to be listed here."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from modes import has
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NAMES = {"getting_started", "callbacks_and_traces", "custom_env", "tune_sweep"}
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_all_examples_are_tested():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == NAMES
+
+
+@pytest.mark.skipif(not (has("tf") and has("torch")), reason="needs both frameworks")
+def test_getting_started(capsys):
+    args = ["--framework", "tf", "--other", "torch", "--iterations", "1", "--batch", "400"]
+    assert load("getting_started").main(args) >= 8
+    out = capsys.readouterr().out
+    assert "   400 steps" in out and "   800 steps" in out and "iteration=2" in out
+
+
+def test_callbacks_and_traces(tmp_path, capsys):
+    metrics = load("callbacks_and_traces").main(["--output", str(tmp_path), "--iterations", "1", "--batch", "200"])
+    assert 0 < metrics["angle_min"] <= metrics["angle_mean"] <= metrics["angle_max"] < 0.3
+    assert "SampleBatch(200:" in capsys.readouterr().out
+    assert len(list(tmp_path.glob("output-*_worker-0_0.json"))) == 1
+
+
+def test_custom_env_is_solved():
+    """Five steps right: 4 times -0.1, then 1."""
+    assert load("custom_env").main([]) == pytest.approx(0.6)
+
+
+@pytest.mark.skipif(not has("torch") and not has("tf"), reason="needs a framework")
+def test_tune_sweep(ray_session, tmp_path):
+    lr = load("tune_sweep").main(["--iterations", "1", "--batch", "200", "--storage", str(tmp_path)])
+    assert lr in (1e-3, 1e-4)
