@@ -62,7 +62,7 @@ def space_from_json(data: Any) -> gym.Space[Any]:
             return spaces.Box(low, high, shape, dtype.type)
         if kind == "Discrete":
             # Older versions of Gymnasium have this one dtype only.
-            dtypes = {} if data["dtype"] == "int64" else {"dtype": _dtype(data["dtype"]).type}
+            dtypes: dict[str, Any] = {} if data["dtype"] == "int64" else {"dtype": _dtype(data["dtype"]).type}
             return spaces.Discrete(data["n"], start=data["start"], **dtypes)
         if kind == "MultiDiscrete":
             dtype = _dtype(data["dtype"])

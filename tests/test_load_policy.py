@@ -141,7 +141,7 @@ def test_mistakes_are_one_line(tmp_path):
         (lambda: polylib.load_policy(tmp_path / "no"), CheckpointError, "no such folder"),
         (lambda: polylib.load_policy(FOLDER / "torch"), CheckpointError, "it has checkpoints inside: checkpoint"),
         (lambda: polylib.load_policy(None), ConfigError, "a checkpoint must be a folder"),
-        (lambda: polylib.load_policy(folder, "torhc"), FrameworkError, "unknown framework 'torhc'. Did you mean 'torch'"),
+        (lambda: polylib.load_policy(folder, "torhc"), FrameworkError, "'torhc'. Did you mean 'torch'"),
         (lambda: polylib.load_policy(folder).compute_actions([[1.0]]), BatchError, "column 'obs' has shape"),
     ):
         with pytest.raises(error, match=said) as caught:
@@ -165,7 +165,9 @@ def test_keys_that_an_older_version_did_not_have(tmp_path):
     shutil.copytree(FOLDER / "torch" / "checkpoint", tmp_path / "c")
     file = tmp_path / "c" / "config.json"
     config = json.loads(file.read_text())
-    file.write_text(json.dumps({k: v for k, v in config.items() if k not in ("kl_coeff", "clip_actions", "use_critic")}))
+    for key in ("kl_coeff", "clip_actions", "use_critic"):
+        del config[key]
+    file.write_text(json.dumps(config))
     policy = Policy.from_checkpoint(tmp_path / "c", framework="numpy")["default_policy"]
     assert policy.config["kl_coeff"] == 0.2 and policy.config["clip_actions"] is False
 

@@ -198,7 +198,9 @@ class Sampler:
                             tracker.started(env, self._obs[env], {})
                 if k == longest:
                     break
-                row: list[Any] = [idle if a is None or k < longest - len(a) else a[k - longest + len(a)] for a in actions]
+                row: list[Any] = [
+                    idle if a is None or k < longest - len(a) else a[k - longest + len(a)] for a in actions
+                ]
                 self._obs, rewards, terminateds, truncateds, infos = self._call("step", np.stack(row))
                 if tracker is not None:
                     for env in np.flatnonzero(lengths >= longest - k).tolist():

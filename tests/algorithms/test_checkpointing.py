@@ -564,7 +564,8 @@ def test_mistakes_in_the_given_config(build, tmp_path):
     build().save(tmp_path / "c")
     with pytest.raises(ConfigError, match="'lrr'.*'lr'"):
         Algorithm.from_checkpoint(tmp_path / "c", {"lrr": 1})
-    with pytest.raises(CheckpointError, match=r"variable 'policy/000/kernel' has shape \[4, 8\], this policy's \[4, 9\]"):
+    said = r"variable 'policy/000/kernel' has shape \[4, 8\], this policy's \[4, 9\]"
+    with pytest.raises(CheckpointError, match=said):
         Algorithm.from_checkpoint(tmp_path / "c", {"model": {"fcnet_hiddens": [9]}})
     with pytest.raises(ConfigError, match="a checkpoint must be a folder"):
         Algorithm.from_checkpoint(3)
@@ -814,7 +815,7 @@ def test_no_code_of_a_checkpoint_runs(build, tmp_path, monkeypatch):
 
 
 def test_rays_own_way_of_restoring_is_never_taken(build, tmp_path):
-    """Ray's `Trainable.restore` unpickles what lies there; this shows that the trap works, and that ours doesn't fall in."""
+    """Ray's `Trainable.restore` unpickles what lies there; the trap works, and ours doesn't fall into it."""
     from ray.tune import Checkpoint, Trainable
 
     algo = build()
@@ -883,7 +884,8 @@ def test_policy_from_checkpoint(build, tmp_path):
     assert_same(alone.get_weights(), weights_of(algo))
 
     numpy_class = policy_class("numpy")
-    assert type(numpy_class.from_checkpoint(tmp_path / "policy")) is numpy_class, "a backend's class means its framework"
+    # a backend's class means its framework
+    assert type(numpy_class.from_checkpoint(tmp_path / "policy")) is numpy_class
     assert type(Policy.from_checkpoint(tmp_path / "policy", framework="numpy")) is numpy_class
     with pytest.raises(CheckpointError, match="has policies default_policy: got 'other'"):
         Policy.from_checkpoint(tmp_path / "algo", ["other"])

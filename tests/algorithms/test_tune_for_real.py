@@ -160,10 +160,10 @@ def test_asha_in_one_process(tuner):
     }
     results = tuner(
         config,
-        {"training_iteration": 4},
+        {"counters/num_env_steps_sampled": 160},  # a nested key
         reuse_actors=True,
         max_concurrent_trials=1,
-        scheduler=ASHAScheduler(time_attr="training_iteration", max_t=4, grace_period=1, reduction_factor=2),
+        scheduler=ASHAScheduler(time_attr="training_iteration", max_t=9, grace_period=1, reduction_factor=2),
         metric="episode_reward_mean",
         mode="max",
     ).fit()
@@ -180,7 +180,24 @@ def test_asha_in_one_process(tuner):
         assert rows[0]["episode_reward_mean"] - 10 * bonus == pytest.approx(
             trials[5][0]["episode_reward_mean"] - 50
         ), "the same seed and weights, whoever was there before"
-    assert results.get_best_result().config["env_config"]["bonus"] == 5
+    best = results.get_best_result()
+    assert best.config["env_config"]["bonus"] == 5 and len(best.best_checkpoints) == 4
+    for result in results:
+        check_checkpoint(result)
+
+
+def check_checkpoint(result):
+    """The last checkpoint of a trial opens in every way there is."""
+    checkpoint, iterations = result.checkpoint, result.metrics["training_iteration"]
+    assert Path(checkpoint.path).name == f"checkpoint_{iterations:06d}"
+    obs = np.eye(3, dtype=np.float32)[0]
+    policy = polylib.load_policy(checkpoint)
+    assert policy.num_updates == 4 * iterations and policy.config["env_config"] == result.config["env_config"]
+    action = policy.compute_single_action(obs, explore=False)
+    assert Policy.from_checkpoint(checkpoint)["default_policy"].compute_single_action(obs, explore=False) == action
+    with PPO.from_checkpoint(checkpoint, env=Bonus) as algo:
+        assert algo.compute_single_action(obs, explore=False) == action
+        assert algo.train()["training_iteration"] == iterations + 1
 
 
 def test_an_interrupted_experiment_is_resumed(tuner, tmp_path):
@@ -228,23 +245,3 @@ def test_stopping_on_any_result_key(stop, iterations):
         while not results or not trial.should_stop(results[-1]):
             results.append(flatten_dict(algo.train()))
         assert len(results) == iterations
-
-
-def test_checkpoints_of_a_result_grid(tuner):
-    from ray import tune
-
-    config = {**tiny().to_dict(), "lr": tune.grid_search([0.01, 0.02])}
-    results = tuner(config, {"counters/num_env_steps_sampled": 80}, metric="episode_reward_mean", mode="max").fit()
-    assert not results.errors, results.errors
-    obs = np.eye(3, dtype=np.float32)[0]
-    for result in [*results, results.get_best_result()]:
-        assert result.metrics["training_iteration"] == 2, "a nested key has stopped it"
-        checkpoint = result.checkpoint
-        assert Path(checkpoint.path).name == "checkpoint_000002" and len(result.best_checkpoints) == 2
-        policy = polylib.load_policy(checkpoint)
-        assert policy.num_updates == 8 and policy.config["lr"] == result.config["lr"]
-        action = policy.compute_single_action(obs, explore=False)
-        assert Policy.from_checkpoint(checkpoint)["default_policy"].compute_single_action(obs, explore=False) == action
-        with PPO.from_checkpoint(checkpoint, env=Bonus) as algo:
-            assert algo.compute_single_action(obs, explore=False) == action
-            assert algo.config["lr"] == result.config["lr"] and algo.train()["training_iteration"] == 3
