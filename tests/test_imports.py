@@ -25,6 +25,7 @@ LAYERS = {
     "base": [
         "polylib/errors.py",
         "polylib/threads.py",
+        "polylib/profiling.py",
         "polylib/registry.py",
         "polylib/schedules.py",
         "polylib/checkpoints.py",
@@ -77,6 +78,7 @@ PACKAGES = {
     "lz4": ["polylib/offline/*"],
     "pybase64": ["polylib/offline/*"],
     "moviepy": ["polylib/env/*", "polylib/evaluation/*", "polylib/cli/*"],
+    "pyinstrument": ["polylib/profiling.py"],
     "pytest": ["polylib/policy/testing.py"],
     "tensorboardX": ["polylib/algorithms/trainable.py", "polylib/cli/*"],
     "tensorflow": _TF,

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
@@ -24,6 +24,7 @@ from polylib.policy.checkpoint import save_policy
 from polylib.policy.objective import Objective
 from polylib.policy.policy import Policy, Weights, random_stream
 from polylib.policy.sample_batch import DEFAULT_POLICY_ID
+from polylib.profiling import Profile
 
 _LOG_LEVELS = {"DEBUG": logging.DEBUG, "INFO": logging.INFO, "WARN": logging.WARNING, "ERROR": logging.ERROR}
 
@@ -108,7 +109,8 @@ class Algorithm(TrainableAdapter):
         self._last_evaluation: dict[str, Any] | None = None
         self.rng = random_stream(resolved["seed"], 2)
         self._finished: list[EpisodeMetrics] = []
-        logdir = self.run_folder() if resolved["output"] == "logdir" else None
+        self._profile = Profile("driver") if resolved["profile"] else None
+        logdir = self.run_folder() if resolved["output"] == "logdir" or resolved["profile"] else None
         self.workers = WorkerSet(resolved, self.objective_class, logdir)
         if resolved["evaluation_interval"]:
             self._evaluation = Evaluation(self)
@@ -140,7 +142,8 @@ class Algorithm(TrainableAdapter):
         waiting = None
         if due and config["evaluation_parallel_to_training"]:
             waiting = self._evaluation_workers().start(last_train_s)
-        result = self._train_once()
+        with self._profile.collecting() if self._profile else nullcontext():
+            result = self._train_once()
         if due:
             start = time.perf_counter()
             self._last_evaluation = self.evaluate() if waiting is None else waiting()
@@ -391,6 +394,10 @@ class Algorithm(TrainableAdapter):
     def cleanup(self) -> None:
         """Ends the workers; `stop()` calls it."""
         self._stopped = True
+        profile = getattr(self, "_profile", None)
+        if profile is not None:
+            profile.write(self.run_folder())
+            self._profile = None
         for part in (getattr(self, "workers", None), getattr(self, "_evaluation", None)):
             if part is not None:
                 part.stop()

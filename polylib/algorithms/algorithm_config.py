@@ -377,6 +377,11 @@ class AlgorithmConfig:
         for key, value in {**self._values, **nested}.items():
             if is_search_space(value):
                 raise ConfigError(f"config key {key!r} is a Tune search space: run it with tune.Tuner, not build()")
+        framework, traced = self["framework"], self["eager_tracing"]
+        if self["tf_xla"] and (framework == "torch" or (framework == "tf2" and not traced)):
+            raise ConfigError("config key 'tf_xla': XLA compiles framework 'tf', or 'tf2' with eager_tracing=True")
+        if self["torch_compile_learner"] and framework in ("tf", "tf2"):
+            raise ConfigError(f"config key 'torch_compile_learner': it is for framework 'torch', this is {framework!r}")
         # Dicts such as `model` may have been changed in place, past the checks.
         type(self)()._set(self.to_dict(), "code")
 

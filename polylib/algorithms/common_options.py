@@ -114,6 +114,20 @@ COMMON_OPTIONS = (
     ),
     Option("eager_tracing", "framework", True, boolean(), "Compile tf2 with tf.function; False: plain eager."),
     Option("eager_max_retraces", "framework", 20, integer(0, optional=True), "More traces of a function raise."),
+    Option(
+        "tf_xla",
+        "framework",
+        False,
+        boolean(),
+        "tf and traced tf2: compile each SGD update with XLA (seconds at the start, faster updates after).",
+    ),
+    Option(
+        "torch_compile_learner",
+        "framework",
+        False,
+        boolean(),
+        "torch: compile the loss with torch.compile (needs a C++ compiler; up to a minute at the start).",
+    ),
     Option("tf_session_args", "framework", {}, mapping(), "Fields of the ConfigProto of a tf policy's session."),
     Option("local_tf_session_args", "framework", {}, mapping(), "The same, for the local worker only."),
     # --- rollouts
@@ -282,6 +296,13 @@ COMMON_OPTIONS = (
     # --- debugging
     Option("seed", "debugging", None, integer(0, optional=True), "Seed of everything random; None: from the clock."),
     Option("log_level", "debugging", "WARN", choice("DEBUG", "INFO", "WARN", "ERROR"), "Least severe log line shown."),
+    Option(
+        "profile",
+        "debugging",
+        False,
+        boolean(),
+        "Write pyinstrument reports of the trial's process and of worker 1 into the run's folder.",
+    ),
     Option("log_sys_usage", "debugging", False, boolean(), "CPU and memory of the node in results (needs psutil)."),
     Option("logger_config", "debugging", None, anything(), "Settings of a logger.", built=False),
     Option("logger_creator", "debugging", None, function(), "Makes a logger.", built=False),

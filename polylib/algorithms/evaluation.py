@@ -20,7 +20,7 @@ def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
     Raises:
         ConfigError: naming a key of `evaluation_config` that is wrong.
     """
-    defaults: dict[str, Any] = {"num_workers": config["evaluation_num_workers"], "output": None}
+    defaults: dict[str, Any] = {"num_workers": config["evaluation_num_workers"], "output": None, "profile": False}
     if config["vectorization_mode"] == "auto":
         defaults["vectorization_mode"] = "sync"  # where every episode has a seed of its own
     try:

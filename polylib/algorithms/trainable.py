@@ -61,6 +61,8 @@ class TrainableAdapter(tune.Trainable):
 
     def run_folder(self) -> str:
         """The run's folder: Tune's, or one in ~/ray_results that is made when something is first written to it."""
+        if self._storage is not None and self._storage.storage_filesystem.type_name == "local":
+            return str(self._storage.trial_fs_path)  # the working directory is elsewhere, and goes with Ray's session
         if self._logdir is None:
             stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
             self._logdir = str(Path(DEFAULT_STORAGE_PATH) / f"{type(self).__name__}_{stamp}_{os.getpid()}")

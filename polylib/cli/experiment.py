@@ -135,6 +135,8 @@ def _experiment(draft: Draft, line: CommandLine, several: bool) -> Experiment:
     if line.verbosity:
         level = "DEBUG" if line.verbosity > 1 else "INFO"
         config.update_from_dict({"log_level": level}, source="-" + "v" * line.verbosity)
+    if line["profile"]:
+        config.update_from_dict({"profile": True}, source="--profile")
     if stored is not None:
         notices += _changes(stored, config)
     try:

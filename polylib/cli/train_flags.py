@@ -87,6 +87,12 @@ TRAIN_FLAGS = (
         "One run in this very process, without Ray: prints appear and breakpoint() works.",
         default=False,
     ),
+    Flag(
+        "profile",
+        "How to run",
+        "Writes profiles of the trial's process and of one worker into the trial's folder (text and HTML).",
+        default=False,
+    ),
     Flag("print-config", "Help", "Prints every setting and where its value comes from, and exits.", default=False),
 )
 

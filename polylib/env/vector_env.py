@@ -12,7 +12,6 @@ from polylib.env.check import check_env, one_line
 from polylib.errors import EnvError
 from polylib.registry import env_creator, env_name, registered_creator
 
-
 # From here on a worker's environments are Gymnasium's own vectorised ones, where it has them.
 _MANY_ENVS = 16
 

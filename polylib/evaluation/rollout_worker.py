@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -23,6 +24,7 @@ from polylib.policy.backends import make_policy
 from polylib.policy.objective import Objective, PolicySpec
 from polylib.policy.policy import Policy, Weights
 from polylib.policy.sample_batch import DEFAULT_POLICY_ID, SampleBatch
+from polylib.profiling import Profile
 from polylib.registry import EnvCreator, env_name, register_env
 from polylib.threads import limit_threads
 
@@ -84,6 +86,8 @@ class RolloutWorker:
         self.policy_map: dict[str, Policy] = {DEFAULT_POLICY_ID: make_policy(spec, *framework)}
         self.policy_mapping_fn: Callable[..., str] = lambda agent_id, *args, **kwargs: DEFAULT_POLICY_ID
         self.callbacks = make_callbacks(config["callbacks"])
+        self._logdir = logdir
+        self._profile = Profile("worker-1") if config["profile"] and worker_index == 1 and logdir else None
         self._output = make_output(config, worker_index, logdir) if make_env else None
         self._sampler = None if self.env is None else self._make_sampler(Sampler, seed)
         self._runner: EpisodeRunner | None = None  # made when this worker first evaluates
@@ -158,7 +162,8 @@ class RolloutWorker:
 
     def sample_with_metrics(self) -> tuple[SampleBatch, list[EpisodeMetrics]]:
         """`sample()` and `get_metrics()` in one call to an actor."""
-        return self.sample(), self.get_metrics()
+        with self._profile.collecting() if self._profile else nullcontext():
+            return self.sample(), self.get_metrics()
 
     def evaluate(
         self, episodes: int | None, steps: int | None = None, seed: int | None = None, seconds: float | None = None
@@ -250,7 +255,10 @@ class RolloutWorker:
         return self.worker_index
 
     def stop(self) -> None:
-        """Closes environments, policies and trace files."""
+        """Closes environments, policies and trace files, and writes the profile."""
+        if self._profile is not None and self._logdir is not None:
+            self._profile.write(self._logdir)
+            self._profile = None
         close = getattr(self._output, "close", None)
         if close is not None:
             close()

@@ -110,13 +110,16 @@ class TFPolicy(Policy):
     def _phase_body(self, batch: Any, noise: Any, c: Any, indices: Any) -> Any:
         """A loop inside the graph: the batch is fed once, every update gathers its rows."""
         count = tf.shape(indices)[0]
-
         def step(i: Any, stats: Any) -> tuple[Any, Any]:
             rows = {name: tf.gather(x, indices[i]) for name, x in batch.items()}
             return i + 1, stats.write(i, self._learn_body(rows, {name: x[i] for name, x in noise.items()}, c)[0])
 
         stats = tf.TensorArray(tf.float32, count)
         return tf.while_loop(lambda i, _: i < count, step, [tf.constant(0), stats], parallel_iterations=1)[1].stack()
+
+    def _compiled_phase_body(self, batch: Any, noise: Any, c: Any, indices: Any) -> Any:
+        """The same, compiled with XLA as a whole; anew for each number of rows and updates."""
+        return tf.function(self._phase_body, autograph=False, jit_compile=True)(batch, noise, c, indices)
 
     # --- the policy's private methods
 
@@ -139,7 +142,8 @@ class TFPolicy(Policy):
     def _learn_minibatches(
         self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray], indices: np.ndarray
     ) -> dict[str, np.ndarray]:
-        stats = self._run("phase", tuple(batch), self._phase_body, (batch, noise, self._c, indices), _PHASE)
+        body = self._compiled_phase_body if self.config.get("tf_xla") else self._phase_body
+        stats = self._run("phase", tuple(batch), body, (batch, noise, self._c, indices), _PHASE)
         return dict(zip(self._stat_names, stats.T, strict=True))
 
     def _gradients(

@@ -59,6 +59,8 @@ class TorchPolicy(Policy):
             params = [self._variables[key] for key in keys]
             self._optimizers[group] = torch.optim.Adam(params, betas=(BETA_1, BETA_2), fused=True)
         self._steps = dict.fromkeys(self.groups, 0)
+        compiles = self.config.get("torch_compile_learner")
+        self._compiled = torch.compile(self.objective.losses, dynamic=False) if compiles else None
 
     def _get_model(self) -> Any:
         """The torch module of the main network."""
@@ -88,8 +90,14 @@ class TorchPolicy(Policy):
         self, batch: dict[str, torch.Tensor], noise: dict[str, torch.Tensor]
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
         """Clipped gradients by key in torch's layout, stats and per-row tensors."""
-        c = self.coefficients
-        losses, stats, rows = self.objective.losses(ops, self.nets, batch, noise, c, training=True)
+        c: Any = self.coefficients
+        if self._compiled is None:
+            losses, stats, rows = self.objective.losses(ops, self.nets, batch, noise, c, training=True)
+        else:
+            # As tensors: a Python number would be compiled in, and compiled again when it changes.
+            c = dict(zip(c, torch.from_numpy(self._c).unbind(), strict=True))
+            losses, stats, rows = self._compiled(ops, self.nets, batch, noise, c, training=True)
+            c = self.coefficients
         gradients: dict[str, torch.Tensor] = {}
         norms: dict[str, Any] = {}
         for group, keys in self._group_keys.items():
