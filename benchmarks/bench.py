@@ -49,7 +49,9 @@ class Bench:
 
     def run(self, row: Row, mode: str) -> dict[str, Any]:
         """Times a row in a mode."""
-        sides = ["polylib", *(peer for peer in row.peers if peer in self.peers)]
+        # Plain eager TensorFlow is for debugging: Stable-Baselines3 has nothing to set beside it.
+        peers = [peer for peer in row.peers if not (peer == "sb3" and mode == "tf2")]
+        sides = ["polylib", *(peer for peer in peers if peer in self.peers)]
         windows = functools.partial(self._windows, row)
         start = time.time()
         with Load() as load:

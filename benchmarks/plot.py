@@ -26,7 +26,7 @@ def draw(points: list[dict[str, Any]], target: str) -> None:
     )
     for axis, peer in zip(axes[:, 0], peers, strict=True):
         panel(axis, [p for p in points if p["peer"] == peer], groups[peer])
-        axis.set_title(f"Times as fast as {PEERS[peer]}", loc="left", fontsize=11, fontweight="bold")
+        axis.set_title(f"Times as fast (memory: as small) as {PEERS[peer]}", loc="left", fontsize=11, fontweight="bold")
     modes = [mode for mode in COLORS if mode and any(p["mode"] == mode for p in points)]
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLORS[mode]) for mode in modes]
     labels = list(modes)
@@ -64,8 +64,9 @@ def panel(axis: Any, points: list[dict[str, Any]], rows: list[str]) -> None:
     axis.set_yticks(ticks, labels, fontsize=9)
     axis.set_ylim(y - 0.6, -0.9)
     axis.set_xscale("log")
-    axis.set_xlim(min(0.8, *(p["low"] for p in points)) * 0.95, right * 1.7)
-    marks = [x for x in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if x <= right * 1.7]
+    left = 0.95 * min(0.8, *(min(p["low"], p["ratio"]) for p in points))
+    axis.set_xlim(left, right * 1.7)
+    marks = [x for x in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if left <= x <= right * 1.7]
     axis.set_xticks(marks, [f"{x:g}x" for x in marks])
     axis.minorticks_off()
     axis.grid(axis="x", color="0.88", zorder=0)

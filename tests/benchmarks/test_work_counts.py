@@ -29,12 +29,12 @@ MINIBATCH = 16
 CALLS_PER_STEP = {
     "tf": {1: 88, 8: 187},
     "tf2": {1: 2381, 8: 2481},
-    "tf2-traced": {1: 1161, 8: 1260},
-    "torch": {1: 99, 8: 198},
-    "numpy": {1: 90, 8: 189},
+    "tf2-traced": {1: 85, 8: 184},
+    "torch": {1: 73, 8: 173},
+    "numpy": {1: 73, 8: 172},
 }
 # Python calls of `compute_single_action`.
-CALLS_PER_ACTION = {"tf": 38, "tf2": 2299, "tf2-traced": 1097, "torch": 49, "numpy": 40}
+CALLS_PER_ACTION = {"tf": 38, "tf2": 2299, "tf2-traced": 23, "torch": 23, "numpy": 23}
 # Python calls of one update, where there is anything per update at all: tf and traced tf2 do all updates in one call.
 CALLS_PER_UPDATE = {"tf": 0.5, "tf2": 10218, "tf2-traced": 0.5, "torch": 235}
 # Most bytes that NumPy holds at a time, as a multiple of the batch's own.

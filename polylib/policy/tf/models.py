@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -57,8 +57,23 @@ def _make(layer: Layer) -> Any:
     )
 
 
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "tanh": tf.tanh,
+    "relu": tf.nn.relu,
+    "elu": tf.nn.elu,
+    "silu": tf.nn.silu,
+    "swish": tf.nn.silu,
+    "gelu": lambda x: tf.nn.gelu(x, approximate=False),
+    "sigmoid": tf.sigmoid,
+    "softplus": tf.math.softplus,
+}
+
+
 class KerasNetwork:
-    """A `NetworkSpec` as a functional Keras model.
+    """A `NetworkSpec` as a functional Keras model, and a direct way to compute it.
+
+    A policy computes with the model's variables but without Keras' call, which eagerly takes most of the time: for
+    layers like these the operations are the same.
 
     Attributes:
         model: the Keras model; called with the observation, it returns a dict of all outputs.
@@ -74,29 +89,43 @@ class KerasNetwork:
         for layer in spec.layers:
             made[layer.name] = _make(layer)
             tensors[layer.name] = made[layer.name](tensors[layer.source])
-        self._inputs = {name: tensors[name] for name in spec.inputs}
-        self._tensors = tensors
+        inputs = {name: tensors[name] for name in spec.inputs}
         outputs = {output: tensors[name] for output, name in spec.outputs.items()}
-        self.model = keras.Model(self._single(self._inputs), outputs, name=spec.name)
+        self.model = keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else inputs, outputs, name=spec.name)
         self.variables: dict[str, Any] = {}
         for name, (kernel, bias) in spec.weight_keys().items():
             self.variables[kernel], self.variables[bias] = made[name].kernel, made[name].bias
-        self._parts: dict[tuple[str, ...], Any] = {tuple(spec.outputs): self.model}
+        self._steps = {layer.name: self._step(layer) for layer in spec.layers}
+        self._plans: dict[tuple[str, ...], tuple[Layer, ...]] = {}
 
-    @staticmethod
-    def _single(inputs: dict[str, Any]) -> Any:
-        return next(iter(inputs.values())) if len(inputs) == 1 else inputs
+    def _step(self, layer: Layer) -> Callable[[Any], Any]:
+        if layer.kind == "to_float":
+            return lambda x: tf.cast(x, tf.float32)
+        if layer.kind == "one_hot":
+            return lambda x: tf.one_hot(x - layer.offset, layer.units)
+        if layer.kind == "flatten":
+            return lambda x: tf.reshape(x, (-1, layer.units))
+        kernel, bias = (self.variables[key].value for key in self.spec.weight_keys()[layer.name])
+        activation = _ACTIVATIONS[layer.activation] if layer.activation else None
+
+        def dense(x: Any) -> Any:
+            x = tf.nn.bias_add(tf.matmul(x, kernel), bias)
+            return x if activation is None else activation(x)
+
+        return dense
 
     def __call__(
         self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None, training: bool = False
     ) -> dict[str, Any]:
         """Outputs by name, each `[B, units]`; only what `outputs` needs is computed."""
         names = tuple(self.spec.outputs if outputs is None else outputs)
-        part = self._parts.get(names)
-        if part is None:
-            wanted = {name: self._tensors[self.spec.outputs[name]] for name in names}
-            part = self._parts[names] = keras.Model(self._single(self._inputs), wanted)
-        return part(self._single({name: inputs[name] for name in self.spec.inputs}), training=training)
+        plan = self._plans.get(names)
+        if plan is None:
+            plan = self._plans[names] = self.spec.needed(names)
+        values: dict[str, Any] = dict(inputs)
+        for layer in plan:
+            values[layer.name] = self._steps[layer.name](values[layer.source])
+        return {name: values[self.spec.outputs[name]] for name in names}
 
 
 class GraphModel:
