@@ -60,8 +60,8 @@ class Policy(ABC):
     """
 
     framework: str = ""
-    #: Whether the backend acts through NumPy copies of its networks, which it does where that is faster.
-    mirrors: ClassVar[bool] = False
+    #: Up to how many rows the backend acts through NumPy copies of its networks, which is where that is faster.
+    mirror_rows: ClassVar[float] = 0
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.config = spec, spec.config
@@ -78,7 +78,7 @@ class Policy(ABC):
         self._obs_shape, self._obs_dtype = self._column("obs")
         self._state_shapes = [shape for net in self.network_specs.values() for shape in net.state]
         self._columns = {name: self._column(name) for name in self.objective.columns + self.objective.optional_columns}
-        self._mirroring, self._mirror = self.mirrors, dict[str, NumpyNetwork]()  # empty: to be made from the weights
+        self._mirroring, self._mirror = self.mirror_rows > 0, dict[str, NumpyNetwork]()  # empty: to be made from the weights
         self._build()
         rng = random_stream(spec.seed, 0)
         self._set_weights({k: w for net in self.network_specs.values() for k, w in net.initial_weights(rng).items()})
@@ -109,7 +109,8 @@ class Policy(ABC):
             explore = self.config.get("explore", True)
         dist = self.objective.dist
         noise = dist.noise(self.rng, size) if explore else dist.zero_noise(size)
-        out = self._act_in_numpy(inputs, noise) if self._mirroring else self._act(inputs, noise)
+        mirrored = self._mirroring and size <= self.mirror_rows
+        out = self._act_in_numpy(inputs, noise) if mirrored else self._act(inputs, noise)
         actions = out.pop("actions")
         if actions.dtype != self._action_dtype:
             actions = actions.astype(self._action_dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +75,7 @@ class TracedPolicy(EagerPolicy):
     """
 
     traces: Counter[str]
-    mirrors = True
+    mirror_rows = math.inf
 
     def _build(self) -> None:
         super()._build()

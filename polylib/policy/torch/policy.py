@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +46,7 @@ class TorchPolicy(Policy):
     """`framework="torch"`."""
 
     framework = "torch"
-    mirrors = True
+    mirror_rows = math.inf
 
     def _build(self) -> None:
         self.nets = {name: TorchNetwork(spec) for name, spec in self.network_specs.items()}
