@@ -50,6 +50,10 @@ class WeightsError(PolylibError, ValueError):
     """Weights don't fit the policy; the message names the variable."""
 
 
+class DivergedError(PolylibError, ArithmeticError):
+    """Learning produced numbers that are not finite; the weights are of no use from here on."""
+
+
 class WorkerError(PolylibError, RuntimeError):
     """A rollout worker was lost."""
 

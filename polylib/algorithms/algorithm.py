@@ -368,7 +368,9 @@ class Algorithm(TrainableAdapter):
         """
         keys = list(observations) if isinstance(observations, Mapping) else None
         batch = observations if keys is None else [observations[key] for key in keys]
-        out = self.get_policy(policy_id).compute_actions(batch, state, explore)
+        policy = self.get_policy(policy_id)
+        policy.check_observations(batch)
+        out = policy.compute_actions(batch, state, explore)
         actions = out.actions if keys is None else dict(zip(keys, out.actions, strict=True))
         return (actions, out.state, out.extras) if full_fetch else actions
 

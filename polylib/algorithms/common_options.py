@@ -99,6 +99,7 @@ COMMON_OPTIONS = (
     Option("action_space", "environment", None, anything(), "The space, where there is no environment."),
     Option("env_task_fn", "environment", None, function(), "Curriculum function.", built=False),
     Option("render_env", "environment", False, boolean(), "Show or record the environment.", built=False),
+    Option("monitor", "environment", False, boolean(), "Record videos of episodes.", built=False),
     Option("clip_rewards", "environment", None, anything(), "Clip rewards.", built=False),
     Option("normalize_actions", "environment", True, boolean(), "Policies act in [-1, 1] of bounded Box spaces."),
     Option("clip_actions", "environment", False, boolean(), "Clip Box actions (normalised ones always are)."),

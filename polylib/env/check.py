@@ -133,11 +133,25 @@ def unpacking_hint(error: Exception, method: str) -> str:
     return f"; {method}() of an environment must return {returns}"
 
 
-def nan_rows(x: np.ndarray) -> np.ndarray:
-    """Which rows of `[A, B, ...]` hold NaN: `[A, B]`."""
+def unusable_rows(x: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
+    """Which observations of `[A, B, *obs_shape]` no network can work with: `[A, B]`.
+
+    Floats that are NaN or infinite (one such row makes all weights NaN), and classes that a Discrete space hasn't.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return (x < space.start) | (x >= space.start + space.n)
     if x.dtype.kind != "f":
         return np.zeros(x.shape[:2], np.bool_)
-    return np.isnan(x).any(axis=tuple(range(2, x.ndim)))
+    return ~np.isfinite(x).all(axis=tuple(range(2, x.ndim)))
+
+
+def unusable(value: Any, space: gym.Space[Any]) -> str:
+    """What is wrong with an observation that `unusable_rows` found."""
+    if isinstance(space, gym.spaces.Discrete):
+        return f"an observation outside its space {space}: {value}"
+    if np.isnan(value).any():
+        return f"a NaN observation: {value}"
+    return f"an observation that is not finite in float32: {value}"
 
 
 def one_line(error: BaseException) -> str:

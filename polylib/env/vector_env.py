@@ -76,6 +76,11 @@ def make_vector_env(config: Any, worker_index: int = 0, seed: int | None = None)
         check_env(first, name, seed, worker_index)
     # copy=False: the sampler copies observations into its columns anyway.
     made = [first, *(make(i) for i in range(1, count))]
+    if len({id(env) for env in made}) < count:
+        raise EnvError(
+            f"environment {name!r}: its creator returned the same object twice; with num_envs_per_worker={count} it "
+            "has to make a new environment in each call"
+        )
     try:
         makers = [functools.partial(_itself, env) for env in made]
         return SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)

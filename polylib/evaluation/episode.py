@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from polylib.callbacks import Callbacks
+from polylib.callbacks import CallbackError, Callbacks
 
 
 class Episode:
@@ -96,7 +96,11 @@ class EpisodeTracker:
         if env not in self.episodes:
             return None
         self._call("on_episode_end", env)
-        return self.episodes.pop(env)
+        episode = self.episodes.pop(env)
+        for name, value in episode.custom_metrics.items():
+            if isinstance(value, bool | str) or not np.isscalar(value):
+                raise CallbackError(f"custom metric {name!r} of an episode is {value!r}, expected a number")
+        return episode
 
     def clear(self) -> None:
         """Forgets all running episodes."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from polylib.env.check import VectorChecks, nan_rows, one_line, unpacking_hint
+from polylib.env.check import VectorChecks, one_line, unpacking_hint, unusable, unusable_rows
 from polylib.env.vector_env import autoreset_mode
 from polylib.errors import EnvError
 from polylib.evaluation.collector import Collector
@@ -289,8 +289,8 @@ class Sampler:
             if last.shape != self._checks.obs_shape[1:]:
                 expected = list(self._checks.obs_shape[1:])
                 raise self._error(f"gave info['final_obs'] of shape {list(last.shape)}, expected {expected}", env)
-            if nan_rows(last[None, None]).any():
-                raise self._error(f"returned a NaN observation: {last}", env)
+            if unusable_rows(last[None, None], self._checks.space).any():
+                raise self._error(f"returned {unusable(last, self._checks.space)}", env)
             self.collector.end_episode(row, env, last)
             self.episodes.append(self._episode_metrics(env))
             self._eps_id[env] = self._next_id
@@ -419,28 +419,28 @@ class Sampler:
         return EnvError(f"environment {self.env_name!r} {what} (worker {self.worker_index}{which}, {at})")
 
     def _check_finite(self) -> None:
-        """Looks for NaN in all rows at once, since looking in every step takes time.
+        """Looks for NaN and the like in all rows at once, since looking in every step takes time.
 
         Raises:
             EnvError: naming the step; a row's observation came from the step before it.
         """
         collector = self.collector
-        columns, valid = collector.columns, collector.valid[: collector.size]
+        columns, valid, space = collector.columns, collector.valid[: collector.size], self._checks.space
         obs, rewards = columns["obs"][: collector.size], columns["rewards"][: collector.size]
-        for what, values, wrong, later in (
-            ("a NaN observation", obs, nan_rows(obs), 0),
-            ("a reward that is not finite", rewards, ~np.isfinite(rewards), 1),
-        ):
+        for values, wrong, later in ((obs, unusable_rows(obs, space), 0), (rewards, ~np.isfinite(rewards), 1)):
             wrong &= valid
             if wrong.any():
                 row, env = (int(i) for i in np.argwhere(wrong)[0])
+                value = values[row, env]
+                what = f"a reward that is not finite: {value}" if later else unusable(value, space)
                 which = f", sub-environment {env}" if self.env.num_envs > 1 else ""
                 raise EnvError(
-                    f"environment {self.env_name!r} returned {what}: {values[row, env]} (worker "
+                    f"environment {self.env_name!r} returned {what} (worker "
                     f"{self.worker_index}{which}, step {int(columns['t'][row, env]) + later} of an episode)"
                 )
         if self._obs is not None:
-            wrong = nan_rows(self._obs[None])[0]
+            newest = self._obs[None].astype(columns["obs"].dtype, copy=False)
+            wrong = unusable_rows(newest, space)[0]
             if wrong.any():
                 env = int(np.argmax(wrong))
-                raise self._error(f"returned a NaN observation: {self._obs[env]}", env)
+                raise self._error(f"returned {unusable(self._obs[env], space)}", env)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from polylib.errors import DivergedError
 from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.evaluation.worker_set import WorkerSet, total_rows
 from polylib.policy.policy import Policy
@@ -47,8 +48,19 @@ def train_minibatches(
     Returns:
         Stats: means over the last epoch, which is how far the batch moved the policy (the mean over all epochs would
         understate KL by half).
+
+    Raises:
+        DivergedError: if a loss isn't finite.
     """
     indices = minibatch_indices(batch.count, minibatch_size, epochs, rng, shuffle)
     stats = policy.learn_on_minibatches(batch, indices)
+    finite = np.isfinite(stats["total_loss"])
+    if not finite.all():
+        update = int(np.argmin(finite))
+        raise DivergedError(
+            f"learning diverged: total_loss is {stats['total_loss'][update]} in update {update + 1} of {len(indices)} "
+            "of this training batch. Lower lr, set grad_clip, or bring rewards and observations to a scale near 1; the "
+            "last checkpoint holds the weights from before"
+        )
     last = len(indices) // epochs
     return {name: float(values[-last:].mean()) for name, values in stats.items()}

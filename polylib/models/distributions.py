@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -310,10 +311,11 @@ def make_distribution(
         return Categorical(int(space.n), int(space.start))
     if isinstance(space, gym.spaces.MultiDiscrete):
         return MultiCategorical(space.nvec, getattr(space, "start", None))
-    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
+    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating) and space.low.size:
         return DiagGaussian(space, normalize_actions, clip_actions)
     raise EnvError(
-        f"action space {space} isn't supported in this version: expected Discrete, MultiDiscrete or a Box of floats"
+        f"action space {space} isn't supported in this version: expected Discrete, MultiDiscrete or a Box of at least "
+        "one float"
     )
 
 
@@ -321,13 +323,15 @@ class BoundDistribution:
     """A distribution with its inputs, for people who look inside a policy: `policy.dist_class(inputs)`.
 
     Args:
-        inputs: `[B, inputs_size]` in the backend's own tensors (NumPy in `tf` mode).
+        inputs: `[B, inputs_size]` in the backend's own tensors (NumPy in `tf` mode), or all that the model returned.
         model: ignored; RLlib's second argument.
     """
 
     def __init__(
         self, dist: Distribution, ops: Any, rng: np.random.Generator, inputs: Array, model: Any = None
     ) -> None:
+        if isinstance(inputs, Mapping):
+            inputs = inputs["logits"]
         self.dist, self.ops, self.rng, self.inputs = dist, ops, rng, inputs
 
     def _draw(self, noise: np.ndarray) -> Array:

@@ -78,7 +78,8 @@ class Policy(ABC):
         self._obs_shape, self._obs_dtype = self._column("obs")
         self._state_shapes = [shape for net in self.network_specs.values() for shape in net.state]
         self._columns = {name: self._column(name) for name in self.objective.columns + self.objective.optional_columns}
-        self._mirroring, self._mirror = self.mirror_rows > 0, dict[str, NumpyNetwork]()  # empty: to be made from the weights
+        self._mirroring = self.mirror_rows > 0
+        self._mirror: dict[str, NumpyNetwork] = {}  # empty: to be made from the weights
         self._build()
         rng = random_stream(spec.seed, 0)
         self._set_weights({k: w for net in self.network_specs.values() for k, w in net.initial_weights(rng).items()})
@@ -141,6 +142,7 @@ class Policy(ABC):
         Raises:
             BatchError: if a shape doesn't fit the spaces.
         """
+        self.check_observations(np.asarray(obs)[None])
         out = self.compute_actions(
             np.asarray(obs)[None],
             None if state is None else [np.asarray(s)[None] for s in state],
@@ -151,6 +153,21 @@ class Policy(ABC):
         if state is None and not full_fetch and not self._state_shapes:
             return action
         return ActionOutput(action, [s[0] for s in out.state], {k: v[0] for k, v in out.extras.items()})
+
+    def check_observations(self, obs: Any) -> None:
+        """Checks values that people pass, `[B, *obs_shape]`; samplers check theirs a fragment at a time.
+
+        Raises:
+            BatchError: naming the row that holds NaN, an infinity, or a class that a Discrete space hasn't.
+        """
+        array, space = np.asarray(obs), self.observation_space
+        if isinstance(space, gym.spaces.Discrete):
+            wrong = (array < space.start) | (array >= space.start + space.n)
+        else:
+            wrong = ~np.isfinite(array) if array.dtype.kind == "f" else np.zeros(array.shape, np.bool_)
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0][0])
+            raise BatchError(f"observation {array[row]} (row {row}): not finite, or not in the space {space}")
 
     def compute_log_likelihoods(
         self, actions: Any, obs: Any, state: Sequence[np.ndarray] | None = None, action_mask: np.ndarray | None = None

@@ -143,7 +143,9 @@ class GraphModel:
         self._fetches: dict[str, Any] = {}
 
     def __call__(self, obs: Any) -> dict[str, np.ndarray]:
-        """Outputs by name for `obs: [B, *obs_shape]`."""
+        """Outputs by name for `obs: [B, *obs_shape]`, or `{"obs": obs}`."""
+        if isinstance(obs, Mapping):
+            obs = obs["obs"]
         spec = self._network.spec
         if not self._feeds:
             with self._graph.as_default():

@@ -68,7 +68,8 @@ class TorchNetwork(nn.Module):
             outputs: names of the outputs wanted, all by default.
             training: ignored by these layers.
         """
-        values = dict(inputs) if isinstance(inputs, Mapping) else {"obs": torch.as_tensor(inputs)}
+        given = inputs if isinstance(inputs, Mapping) else {"obs": inputs}
+        values = {name: x if isinstance(x, torch.Tensor) else torch.as_tensor(x) for name, x in given.items()}
         names = list(self.spec.outputs if outputs is None else outputs)
         for layer in self.spec.needed(names):
             values[layer.name] = self._apply_layer(layer, values[layer.source])
