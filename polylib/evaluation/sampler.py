@@ -290,6 +290,7 @@ class Sampler:
                 expected = list(self._checks.obs_shape[1:])
                 raise self._error(f"gave info['final_obs'] of shape {list(last.shape)}, expected {expected}", env)
             if unusable_rows(last[None, None], self._checks.space).any():
+                self._check_finite()  # there may have been one before
                 raise self._error(f"returned {unusable(last, self._checks.space)}", env)
             self.collector.end_episode(row, env, last)
             self.episodes.append(self._episode_metrics(env))
