@@ -333,6 +333,8 @@ def start_ray(num_cpus_needed: float, **options: Any) -> None:
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # When one worker fails, its error is raised here; Ray would print the others' as tracebacks of their own.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     cores = os.cpu_count() or 1
     if num_cpus_needed > cores:
         logger.warning(

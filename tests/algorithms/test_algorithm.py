@@ -545,7 +545,7 @@ def test_the_error_behind_wrappers():
     assert original_error(loop) is loop
 
 
-# --- case D7
+# --- nothing is unpickled
 
 
 class Planted:

@@ -61,7 +61,7 @@ def put(request):
     return request.param
 
 
-# --- case E1
+# --- mistakes name their key
 
 
 @pytest.mark.parametrize(
@@ -539,7 +539,7 @@ def test_no_framework_at_all(block_import):
 
 
 def test_an_algorithm_without_that_backend(block_import):
-    """Case E7."""
+    """An algorithm without a backend for the framework names those it has."""
 
     class OnlyTF(PPOConfig):
         algo_name = "OnlyTF"

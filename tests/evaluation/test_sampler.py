@@ -53,7 +53,7 @@ def make_worker(monkeypatch):
     return make
 
 
-# --- case B4: no reset row anywhere
+# --- no reset row anywhere
 
 
 @pytest.mark.parametrize(("make", "mode"), VECTORS)
@@ -85,7 +85,7 @@ def test_steps_go_on_after_the_fragment(make, mode):
     assert [e.episode_length for e in sampling.pop_episodes()] == [3, 2, 3, 2]
 
 
-# --- case B5: the value of the true last observation
+# --- the value of the true last observation
 
 
 @pytest.mark.parametrize(

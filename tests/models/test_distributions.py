@@ -127,7 +127,7 @@ def test_densities_integrate_to_one(space, mean, log_std):
     assert dist.entropy(numpy_ops, inputs[:1])[0] == pytest.approx(entropy, abs=1e-4)
 
 
-# --- case C1: masks
+# --- masks
 
 
 @pytest.mark.parametrize("backend", ALL)
@@ -207,7 +207,7 @@ def test_actions_outside_a_discrete_space_have_no_probability():
     KINDS["gaussian"]().check_actions(np.full((1, 2), 1e9))
 
 
-# --- case C5: spaces with a start
+# --- spaces with a start
 
 
 @pytest.mark.parametrize("space", [S.Discrete(3, start=5), S.MultiDiscrete([3, 2], start=[5, 7])])
@@ -223,7 +223,7 @@ def test_actions_begin_at_start(backend, space):
         assert len(np.unique(actions, axis=0)) == dist.inputs_size + (len(space.shape) > 0)  # 3, and 3 * 2
 
 
-# --- case C6: standard deviations out of range
+# --- standard deviations out of range
 
 
 @pytest.mark.parametrize("backend", ALL)
