@@ -195,6 +195,8 @@ def main() -> int:
             for entry in _run_all(bench, rows, arguments.mode):
                 new.append(entry)
                 print("\n".join(report.lines(entry)), flush=True)
+                if keep:  # read again: somebody else may be timing other rows
+                    results = report.load(RESULTS, results)
                 results["versions"].update(bench.versions)
                 report.put(results, entry)
                 if keep:

@@ -145,7 +145,9 @@ def test_population_based_training_uses_the_new_values(tuner, reuse):
         assert {key: row["coefficients"][key] for key in NEW} == {k: float(np.float32(v)) for k, v in NEW.items()}
     assert {row["config"]["lr"] for row in best} == {0.001}, "the one it was taken from goes on as it was"
     assert [row["training_iteration"] for row in best] == [1, 2, 3]
-    assert len({row["process"] for row in best + worst}) == (2 if reuse else 4)
+    # Trials that reuse actors may even share one, if the first is done before the second has started.
+    processes = len({row["process"] for row in best + worst})
+    assert processes in (1, 2) if reuse else processes == 4
 
 
 def test_asha_in_one_process(tuner):

@@ -244,7 +244,14 @@ def test_a_lost_worker_is_an_error_and_no_hang(ray_session):
     import ray
 
     workers = worker_set(num_workers=2)
-    ray.kill(workers.remote_workers()[1])
+    lost = workers.remote_workers()[1]
+    ray.kill(lost)
+    deadline = time.monotonic() + 30  # the kill takes a moment, in which calls still arrive
+    while time.monotonic() < deadline:
+        try:
+            ray.get(lost.ping.remote())
+        except ray.exceptions.RayActorError:
+            break
     for call in (workers.sample, workers.sync_weights, lambda: workers.foreach_worker(lambda w: 1)):
         start = time.monotonic()
         with pytest.raises(WorkerError, match="a rollout worker died") as caught:
