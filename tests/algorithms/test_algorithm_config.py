@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from fakes import ScriptEnv
+from modes import has
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.algorithms.common_options import COMMON_OPTIONS, GROUPS, MODEL_OPTIONS
@@ -512,6 +513,7 @@ def test_fragment_lengths():
 # --- frameworks
 
 
+@pytest.mark.skipif(not (has("tf") and has("torch")), reason="needs both frameworks")
 def test_the_framework_that_runs(block_import):
     assert PPOConfig().resolve_framework() == ("tf2", True)
     assert PPOConfig().framework("tf2", eager_tracing=False).resolve_framework() == ("tf2", False)

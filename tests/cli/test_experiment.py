@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from modes import has
 
 from polylib.cli.experiment import experiments_of
 from polylib.cli.flags import parse
@@ -138,6 +139,7 @@ def test_a_class_in_the_current_folder_is_an_env(call, tmp_path, monkeypatch):
 # --- --print-config
 
 
+@pytest.mark.skipif(not has("tf"), reason="needs TensorFlow")
 def test_print_config(call):
     config = (
         '{"lr": 0.01, "num_rollout_workers": 2, "model": {"fcnet_hiddens": [8]}, "gamma": {"grid_search": [0.5, 1]}}'
@@ -267,6 +269,7 @@ cartpole-ppo:
 """
 
 
+@pytest.mark.skipif(not has("tf"), reason="needs TensorFlow")
 def test_a_yaml_file(tmp_path):
     path = tmp_path / "cartpole.yaml"
     path.write_text(YAML)
@@ -276,6 +279,7 @@ def test_a_yaml_file(tmp_path):
     assert found.stop == {"episode_reward_mean": 150, "timesteps_total": 1e5}
 
 
+@pytest.mark.skipif(not has("tf"), reason="needs TensorFlow")
 def test_a_yaml_file_with_two_experiments(call, tmp_path):
     path = tmp_path / "two.yaml"
     path.write_text(YAML + YAML.replace("cartpole-ppo", "other").replace("grid_search: [0.9, 0.99]", "0.9"))
