@@ -7,7 +7,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from polylib import callbacks, errors
@@ -356,8 +356,3 @@ def _polylib_error_in(text: str) -> PolylibError | None:
         if separator and isinstance(found, type) and issubclass(found, PolylibError):
             return found(message)
     return None
-
-
-def total_rows(batches: Sequence[SampleBatch]) -> int:
-    """Rows of several batches together."""
-    return sum(batch.count for batch in batches)

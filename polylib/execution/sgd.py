@@ -6,7 +6,7 @@ import numpy as np
 
 from polylib.errors import DivergedError
 from polylib.evaluation.metrics import EpisodeMetrics
-from polylib.evaluation.worker_set import WorkerSet, total_rows
+from polylib.evaluation.worker_set import WorkerSet
 from polylib.policy.policy import Policy
 from polylib.policy.sample_batch import SampleBatch, concat_samples
 
@@ -19,7 +19,7 @@ def synchronous_sample(workers: WorkerSet, min_rows: int) -> tuple[SampleBatch, 
     """
     batches: list[SampleBatch] = []
     episodes: list[EpisodeMetrics] = []
-    while total_rows(batches) < min_rows:
+    while sum(batch.count for batch in batches) < min_rows:
         new, finished = workers.sample()
         batches += new
         episodes += finished

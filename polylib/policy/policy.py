@@ -142,9 +142,10 @@ class Policy(ABC):
         Raises:
             BatchError: if a shape doesn't fit the spaces.
         """
-        self.check_observations(np.asarray(obs)[None])
+        batch = np.asarray(obs)[None]
+        self.check_observations(batch)
         out = self.compute_actions(
-            np.asarray(obs)[None],
+            batch,
             None if state is None else [np.asarray(s)[None] for s in state],
             explore,
             None if action_mask is None else np.asarray(action_mask)[None],
