@@ -1,4 +1,4 @@
-"""Environments by name: Gymnasium's own registry plus the names users register here.
+"""Environments (and action distributions) by name: Gymnasium's own registry plus the names users register here.
 
 The registry is per process. Rollout workers get the creator with their config, and Tune's trials look into the
 `EnvStore` that the Tune adapter adds, so a name registered in the driver works everywhere.
@@ -14,6 +14,8 @@ from polylib.errors import ConfigTypeError, EnvError, did_you_mean
 
 EnvCreator = Callable[[dict[str, Any]], Any]
 
+# "envpool:CartPole-v1": EnvPool's environment of that name.
+_ENVPOOL = "envpool:"
 
 
 class EnvStore(Protocol):
@@ -27,6 +29,7 @@ class EnvStore(Protocol):
 
 
 _envs: dict[str, EnvCreator] = {}
+_action_dists: dict[str, Callable[..., Any]] = {}
 _stores: list[EnvStore] = []
 
 
@@ -45,6 +48,29 @@ def register_env(name: str, creator: EnvCreator) -> None:
     _envs[name] = creator
     for store in _stores:
         store.put(name, creator)
+
+
+def register_action_dist(name: str, factory: Callable[..., Any]) -> None:
+    """Makes `custom_action_dist=name` use an action distribution of the user's.
+
+    The name is known in this process only; "module:attribute" needs no registering and works in every process.
+
+    Args:
+        name: the name that configs and the command line use; goes before a built-in one.
+        factory: a `polylib.models.distributions.Distribution` subclass or a function, called with the action space,
+            or `framework_distribution(...)` from there.
+
+    Raises:
+        ConfigTypeError: if `factory` isn't callable.
+    """
+    if not callable(factory):
+        raise ConfigTypeError(f"register_action_dist({name!r}): the factory must be callable, got {factory!r}")
+    _action_dists[name] = factory
+
+
+def registered_action_dist(name: str) -> Callable[..., Any] | None:
+    """What an action distribution was registered as, or None."""
+    return _action_dists.get(name)
 
 
 def add_env_store(store: EnvStore) -> None:
@@ -67,7 +93,8 @@ def env_creator(env: Any) -> EnvCreator:
     """The function that makes `env` from an `env_config`.
 
     Args:
-        env: a registered name, a Gymnasium id, `"module:Class"`, or a class or function that takes the `env_config`.
+        env: a registered name, a Gymnasium id, `"envpool:ID"`, `"module:Class"`, or a class or function that takes the
+            `env_config`.
 
     Raises:
         EnvError: if there is no such environment; offers the nearest name.
@@ -87,9 +114,44 @@ def env_name(env: Any) -> str:
     return env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
 
 
+class EnvPoolMaker:
+    """Makes pools of one of EnvPool's environments.
+
+    Args:
+        name: `"envpool:ID"`.
+
+    Raises:
+        EnvError: if EnvPool isn't installed or has no such environment.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name, self._id = name, name.removeprefix(_ENVPOOL)
+        try:
+            # Not at the module's top: it is optional and takes a second.
+            self._envpool = importlib.import_module("envpool")
+        except Exception as error:  # its compiled parts may not fit this machine
+            if isinstance(error, ModuleNotFoundError) and error.name == "envpool":
+                raise EnvError(
+                    f"environment {name!r} needs EnvPool, which isn't installed: pip install envpool. Without it, "
+                    f"{self._id!r} with vectorization_mode='vector_entry_point' steps Gymnasium's own vector, for "
+                    "environments that have one"
+                ) from None
+            text = " ".join(str(error).split())
+            raise EnvError(f"environment {name!r}: can't import EnvPool: {type(error).__name__}: {text}") from error
+        known = self._envpool.list_all_envs()
+        if self._id not in known:
+            raise EnvError(f"unknown environment {name!r}: EnvPool has no {self._id!r}.{did_you_mean(self._id, known)}")
+
+    def __call__(self, env_config: dict[str, Any]) -> Any:
+        """A pool with the arguments `env_config`."""
+        return self._envpool.make_gymnasium(self._id, **env_config)
+
+
 def _creator_from_text(env: str) -> EnvCreator:
     import gymnasium
 
+    if env.startswith(_ENVPOOL):
+        return EnvPoolMaker(env)
     if env in gymnasium.registry or _newest_version(env, gymnasium.registry):
         return lambda env_config: gymnasium.make(env, **env_config)
     module, separator, attribute = env.partition(":")

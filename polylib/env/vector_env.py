@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from polylib.env.check import check_env, one_line
+from polylib.env.envpool import adapt, is_envpool, make_pool
 from polylib.errors import EnvError
-from polylib.registry import env_creator, env_name, registered_creator
+from polylib.registry import EnvPoolMaker, env_creator, env_name, registered_creator
 
 # From here on a worker's environments are Gymnasium's own vectorised ones, where it has them.
 _MANY_ENVS = 16
@@ -36,25 +38,30 @@ def make_vector_env(config: Any, worker_index: int = 0, seed: int | None = None)
     Args:
         config: with keys env, env_config, num_envs_per_worker, num_workers, disable_env_checking, vectorization_mode.
         worker_index: of the worker.
-        seed: of the check's reset.
+        seed: of the check's reset, and of an EnvPool.
 
     Returns:
-        What the creator returns if it is a vector environment; else `num_envs_per_worker` environments that are stepped
-        one after another and never reset by themselves, so that no step is lost to a reset.
+        What the creator returns if it is a vector environment or an EnvPool; else `num_envs_per_worker` environments
+        that are stepped one after another and never reset by themselves, so that no step is lost to a reset.
 
     Raises:
         EnvError: if there is no such environment, or it can't be made, or its first observation doesn't fit.
     """
     creator, name = env_creator(config["env"]), env_name(config["env"])
 
-    def make(index: int) -> Any:
-        context = EnvContext(config["env_config"], worker_index, config["num_workers"], index)
+    def attempt(create: Callable[[], Any]) -> Any:
         try:
-            made = creator(context)
+            return create()
         except EnvError:
             raise
         except Exception as error:
             raise EnvError(f"environment {name!r} can't be made: {type(error).__name__}: {one_line(error)}") from error
+
+    def make(index: int) -> Any:
+        context = EnvContext(config["env_config"], worker_index, config["num_workers"], index)
+        made = attempt(lambda: creator(context))
+        if is_envpool(made):
+            return adapt(made, name, worker_index)
         if not isinstance(made, gym.Env | VectorEnv):
             raise EnvError(
                 f"environment {name!r}: its creator returned {type(made).__name__}, expected a gymnasium.Env or a "
@@ -62,6 +69,9 @@ def make_vector_env(config: Any, worker_index: int = 0, seed: int | None = None)
             )
         return made
 
+    if isinstance(creator, EnvPoolMaker):
+        pool_of = creator
+        return attempt(lambda: make_pool(pool_of, config, worker_index, seed))
     if _wants_native(config):
         return _native_vector_env(config)
     first, count = make(0), config["num_envs_per_worker"]
