@@ -19,6 +19,7 @@ _PUBLIC = {
     "SampleBatch": "polylib.policy.sample_batch",
     "MultiAgentBatch": "polylib.policy.sample_batch",
     "load_policy": "polylib.algorithms.load",
+    "register_action_dist": "polylib.registry",
     "register_algorithm": "polylib.algorithms.registry",
     "register_env": "polylib.registry",
     "RolloutWorker": "polylib.evaluation.rollout_worker",

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from polylib.errors import ConfigTypeError, EnvError, did_you_mean
+from polylib.errors import ConfigError, ConfigTypeError, EnvError, did_you_mean
 
 EnvCreator = Callable[[dict[str, Any]], Any]
 
@@ -30,6 +30,7 @@ class EnvStore(Protocol):
 
 _envs: dict[str, EnvCreator] = {}
 _action_dists: dict[str, Callable[..., Any]] = {}
+_models: dict[str, Any] = {}
 _stores: list[EnvStore] = []
 
 
@@ -71,6 +72,47 @@ def register_action_dist(name: str, factory: Callable[..., Any]) -> None:
 def registered_action_dist(name: str) -> Callable[..., Any] | None:
     """What an action distribution was registered as, or None."""
     return _action_dists.get(name)
+
+
+def register_model(name: str, model: Any) -> None:
+    """Makes `custom_model=name` use a network of the user's.
+
+    The name is known in this process only (rollout workers get the model with their config); "module:attribute" needs
+    no registering.
+
+    Args:
+        name: the name that configs and the command line use.
+        model: a factory `(observation_space, action_space, outputs, **custom_model_config)`, a class that takes the
+            same, or a finished model, see `polylib.models.custom`.
+
+    Raises:
+        ConfigTypeError: if `model` isn't callable.
+    """
+    if not callable(model):
+        raise ConfigTypeError(f"register_model({name!r}): expected a factory, a class or a model, got {model!r}")
+    _models[name] = model
+
+
+def named_model(name: str) -> Any:
+    """What a model's name stands for: what was registered, or "module:attribute".
+
+    Raises:
+        ConfigError: if there is none; offers the nearest name.
+    """
+    if name in _models:
+        return _models[name]
+    module, separator, attribute = name.partition(":")
+    if not separator:
+        raise ConfigError(
+            f"config key 'custom_model': no model is registered as {name!r}.{did_you_mean(name, _models)} Call "
+            "polylib.register_model first, or write 'module:attribute'"
+        )
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise ConfigError(f"config key 'custom_model': {name!r} can't be imported: {error}") from error
+    except AttributeError:
+        raise ConfigError(f"config key 'custom_model': module {module!r} has no {attribute!r}") from None
 
 
 def add_env_store(store: EnvStore) -> None:

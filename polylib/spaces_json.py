@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from polylib.errors import PolylibError
+from polylib.errors import EnvError, PolylibError
+from polylib.utils.spaces.simplex import Simplex
 
 Json = dict[str, Any]
 
@@ -38,6 +39,13 @@ def space_to_json(space: gym.Space[Any]) -> Json:
         return {"type": "MultiDiscrete", "nvec": nvec, "start": start.tolist(), "dtype": str(space.dtype)}
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
+    if isinstance(space, Simplex):
+        return {
+            "type": "Simplex",
+            "shape": list(space.shape),
+            "concentration": space.concentration.tolist(),
+            "dtype": str(space.dtype),
+        }
     if isinstance(space, spaces.Dict):
         if not all(isinstance(key, str) for key in space.spaces):
             raise PolylibError(f"space {space} can't be written to a checkpoint: its keys must be text")
@@ -70,12 +78,16 @@ def space_from_json(data: Any) -> gym.Space[Any]:
             return spaces.MultiDiscrete(np.array(data["nvec"], dtype), dtype.type, start=start)
         if kind == "MultiBinary":
             return spaces.MultiBinary(data["n"] if isinstance(data["n"], int) else list(map(operator.index, data["n"])))
+        if kind == "Simplex":
+            return Simplex(list(map(operator.index, data["shape"])), data["concentration"], _dtype(data["dtype"]).type)
         if kind == "Dict":
             # Gymnasium would sort a plain dict; flattened spaces follow the order.
             return spaces.Dict(OrderedDict((key, space_from_json(item)) for key, item in data["spaces"].items()))
         if kind == "Tuple":
             return spaces.Tuple([space_from_json(item) for item in data["spaces"]])
-    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, MemoryError) as error:
+    except (
+        LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, MemoryError, EnvError,
+    ) as error:
         raise PolylibError(f"not a space: {reprlib.repr(data)} ({type(error).__name__}: {error})") from None
     raise PolylibError(f"not a space: unknown type {kind!r}")
 

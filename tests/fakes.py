@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polylib.algorithms.ppo import PPOConfig
 from polylib.algorithms.ppo.loss import PPOObjective
+from polylib.models.filters import NoFilter
 from polylib.policy.objective import PolicySpec
 from polylib.policy.policy import ActionOutput
 
@@ -275,11 +276,15 @@ class FakePolicy:
         act: actions `[N, ...]` of observations `[N, ...]`; by default all 0, in the space's units.
     """
 
+    previous = ()
+    masked = False
+    filter = NoFilter()
+
     def __init__(self, spec: PolicySpec, act: Any = None) -> None:
         self.observation_space, self.action_space = spec.observation_space, spec.action_space
         self.spec, self.config = spec, spec.config
         self.objective = PPOObjective(spec)
-        self.act = act
+        self.actions = act
         self.calls = {"act": 0, "values": 0}
         self.seen: list[np.ndarray] = []  # a copy of every batch of observations acted on
         self.held: list[np.ndarray] = []  # the arrays themselves
@@ -291,20 +296,24 @@ class FakePolicy:
         assert obs.dtype != np.float64
         return obs
 
-    def compute_actions(self, obs: Any, state: Any = None, explore: bool | None = None) -> ActionOutput:
-        obs = self._check(obs)
+    def get_initial_state(self) -> list[np.ndarray]:
+        return []
+
+    def act(self, inputs: dict[str, Any], explore: bool | None = None) -> ActionOutput:
+        assert list(inputs) == ["obs"], list(inputs)
+        obs = self._check(inputs["obs"])
         self.calls["act"] += 1
         self.seen.append(obs.copy())
         self.held.append(obs)
         n = len(obs)
         start = getattr(self.action_space, "start", 0)
-        actions = np.full(n, start, np.int64) if self.act is None else self.act(obs)
+        actions = np.full(n, start, np.int64) if self.actions is None else self.actions(obs)
         size = self.objective.dist.inputs_size
         return ActionOutput(
             actions, [], {"action_logp": np.zeros(n, np.float32), "action_dist_inputs": np.zeros((n, size), np.float32)}
         )
 
-    def compute_values(self, obs: Any) -> np.ndarray:
+    def compute_values(self, obs: Any, state: Any = None, *previous: Any) -> np.ndarray:
         self.calls["values"] += 1
         return self._check(obs).reshape(len(obs), -1)[:, -1].astype(np.float32)
 

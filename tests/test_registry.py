@@ -97,6 +97,15 @@ def test_gymnasiums_own_form_of_module_and_id(tmp_path, monkeypatch):
         gymnasium.registry.pop("Registering-v0", None)
 
 
+def test_action_distributions_by_name(monkeypatch):
+    monkeypatch.setattr(registry, "_action_dists", {})
+    assert registry.registered_action_dist("mine") is None
+    polylib.register_action_dist("mine", dict)
+    assert registry.registered_action_dist("mine") is dict
+    with pytest.raises(ConfigTypeError, match=r"register_action_dist\('x'\): the factory must be callable, got 5"):
+        polylib.register_action_dist("x", 5)
+
+
 @pytest.mark.parametrize("env", [5, None, ["CartPole-v1"], {"env": 1}])
 def test_what_is_no_environment(env):
     text = complaint(env)

@@ -11,6 +11,7 @@ import pytest
 
 from polylib.errors import PolylibError
 from polylib.spaces_json import space_from_json, space_to_json
+from polylib.utils.spaces import Simplex
 
 S = gym.spaces
 INF, F32 = np.inf, np.float32
@@ -41,6 +42,8 @@ SPACES = {
     "multibinary": S.MultiBinary(4),
     "multibinary list": S.MultiBinary([4]),
     "multibinary 2d": S.MultiBinary([2, 3]),
+    "simplex": Simplex((3,)),
+    "simplex 2d": Simplex((2, 3), [1, 2.5, 0.1], np.float64),
     "tuple": S.Tuple((S.Discrete(2), S.Box(0, 1, (2,)))),
     "empty tuple": S.Tuple(()),
     "dict": S.Dict({"z": S.Discrete(2), "a": S.Box(0, 1, (2,))}),
@@ -133,6 +136,11 @@ BOX = {"type": "Box", "shape": [2], "dtype": "float32", "low": 0, "high": 1}
         {"type": "MultiDiscrete", "nvec": [3, 2**70], "start": [0, 0], "dtype": "int64"},
         {"type": "MultiBinary", "n": 0},
         {"type": "MultiBinary", "n": "2"},
+        {"type": "Simplex", "shape": [3], "dtype": "float32"},
+        {"type": "Simplex", "shape": [3], "concentration": [1, 2], "dtype": "float32"},
+        {"type": "Simplex", "shape": [3], "concentration": [1, 2, -1], "dtype": "float32"},
+        {"type": "Simplex", "shape": ["3"], "concentration": [1, 2, 3], "dtype": "float32"},
+        {"type": "Simplex", "shape": [3], "concentration": [1, 2, 3], "dtype": "int64"},
         {"type": "Dict", "spaces": [1]},
         {"type": "Dict", "spaces": {"a": {"type": "Sphere"}}},
         {"type": "Tuple", "spaces": 3},

@@ -233,3 +233,13 @@ def function(optional: bool = True) -> Check:
         return value
 
     return check
+
+
+def checked(raises: Callable[[Any], None]) -> Check:
+    """A value that `raises` lets pass; its errors name the key themselves."""
+
+    def check(value: Any) -> Any:
+        raises(value)
+        return value
+
+    return check

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from polylib.errors import EnvError
+from polylib.errors import BatchError, EnvError
+from polylib.models.networks import batch_dtype
+from polylib.models.spaces import flatten, leaves, unusable_rows
 
 
 def check_env(env: gym.Env[Any, Any], name: str, seed: int | None, worker_index: int = 0) -> None:
@@ -70,15 +73,20 @@ class VectorChecks:
 
     Args:
         env: the vector environment.
-        obs_dtype: of the observations as batches hold them.
+
+    Attributes:
+        spaces: of each array of an observation, by column.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], obs_dtype: np.dtype[Any]) -> None:
-        self.space, self.num_envs, self.obs_dtype = env.single_observation_space, env.num_envs, obs_dtype
-        self.obs_shape = (env.num_envs, *(self.space.shape or ()))
+    def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
+        self.space, self.num_envs = env.single_observation_space, env.num_envs
+        self.spaces = leaves(self.space)
+        self._expected = {
+            name: ((env.num_envs, *(space.shape or ())), batch_dtype(space)) for name, space in self.spaces.items()
+        }
 
-    def reset(self, result: Any) -> tuple[np.ndarray, Any]:
-        """`(observations, infos)` as `reset()` returned it, observations as an array `[N, *obs_shape]`.
+    def reset(self, result: Any) -> tuple[dict[str, np.ndarray], Any]:
+        """`(observations, infos)` as `reset()` returned it, observations by column, `[N, *obs_shape]`.
 
         Raises:
             EnvError: with what is wrong, to follow the environment's name.
@@ -87,8 +95,8 @@ class VectorChecks:
             raise EnvError(f"returned {_short(result)} from reset(), expected (observations, infos)")
         return self._obs(result[0], "reset"), result[1]
 
-    def step(self, result: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Any]:
-        """What `step()` returned, as arrays: `[N, *obs_shape]`, then `[N]` of numbers, bools and bools, and infos.
+    def step(self, result: Any) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, Any]:
+        """What `step()` returned: observations by column, then `[N]` of numbers, bools and bools, and infos.
 
         Raises:
             EnvError: with what is wrong, to follow the environment's name.
@@ -105,15 +113,49 @@ class VectorChecks:
             infos,
         )
 
-    def _obs(self, value: Any, method: str) -> np.ndarray:
+    def _obs(self, value: Any, method: str) -> dict[str, np.ndarray]:
+        if "obs" in self.spaces:
+            return {"obs": self._column("obs", value, method)}
+        try:
+            flat = flatten(self.space, value)
+        except BatchError as error:
+            raise EnvError(f"returned observations that don't fit {self.space} from {method}(): {error}") from None
+        return {name: self._column(name, x, method) for name, x in flat.items()}
+
+    def _column(self, name: str, value: Any, method: str) -> np.ndarray:
+        shape, dtype = self._expected[name]
         array = np.asarray(value)
-        if array.shape != self.obs_shape:
-            problem = f"shape {list(array.shape)} from {method}(), expected {list(self.obs_shape)}"
-        elif array.dtype != self.obs_dtype and not np.can_cast(array.dtype, self.obs_dtype, "same_kind"):
-            problem = f"dtype {array.dtype} from {method}(), expected {self.obs_dtype}"
+        if array.shape != shape:
+            problem = f"shape {list(array.shape)} from {method}(), expected {list(shape)}"
+        elif array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
+            problem = f"dtype {array.dtype} from {method}(), expected {dtype}"
         else:
             return array
-        raise EnvError(f"returned observations of {problem} for {self.num_envs} times {self.space}")
+        part = "" if name == "obs" else f" ({name})"
+        raise EnvError(f"returned observations{part} of {problem} for {self.num_envs} times {self.spaces[name]}")
+
+    def last(self, value: Any) -> dict[str, np.ndarray]:
+        """An `info["final_obs"]`, by column.
+
+        Raises:
+            EnvError: with what is wrong, to follow the environment's name.
+        """
+        try:
+            flat = {name: np.asarray(x) for name, x in flatten(self.space, value).items()}
+        except BatchError as error:
+            raise EnvError(f"gave an info['final_obs'] that doesn't fit {self.space}: {error}") from None
+        for name, x in flat.items():
+            expected = list(self._expected[name][0][1:])
+            if list(x.shape) != expected:
+                raise EnvError(f"gave info['final_obs'] of shape {list(x.shape)}, expected {expected}")
+        return flat
+
+    def unusable(self, obs: Mapping[str, np.ndarray]) -> str | None:
+        """What is wrong with an observation, by column, or None."""
+        for name, x in obs.items():
+            if unusable_rows(x[None, None], self.spaces[name]).any():
+                return unusable(x, self.spaces[name])
+        return None
 
     def _row(self, value: Any, name: str, what: str, kinds: str) -> np.ndarray:
         array = np.asarray(value)
@@ -133,21 +175,9 @@ def unpacking_hint(error: Exception, method: str) -> str:
     return f"; {method}() of an environment must return {returns}"
 
 
-def unusable_rows(x: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
-    """Which observations of `[A, B, *obs_shape]` no network can work with: `[A, B]`.
-
-    Floats that are NaN or infinite (one such row makes all weights NaN), and classes that a Discrete space hasn't.
-    """
-    if isinstance(space, gym.spaces.Discrete):
-        return (x < space.start) | (x >= space.start + space.n)
-    if x.dtype.kind != "f":
-        return np.zeros(x.shape[:2], np.bool_)
-    return ~np.isfinite(x).all(axis=tuple(range(2, x.ndim)))
-
-
 def unusable(value: Any, space: gym.Space[Any]) -> str:
     """What is wrong with an observation that `unusable_rows` found."""
-    if isinstance(space, gym.spaces.Discrete):
+    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
         return f"an observation outside its space {space}: {value}"
     if np.isnan(value).any():
         return f"a NaN observation: {value}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
+from polylib.models.spaces import unflatten
 from polylib.policy.fragment import Fragment
 from polylib.policy.sample_batch import SampleBatch
 
@@ -21,13 +23,18 @@ class Collector:
     Args:
         num_envs: N.
         capacity: rows T to allocate; it grows when they don't suffice.
+        spaces: `(observation_space, action_space)` if one of them is nested: fragments are nested alike.
     """
 
-    def __init__(self, num_envs: int, capacity: int) -> None:
+    def __init__(
+        self, num_envs: int, capacity: int, spaces: tuple[gym.Space[Any], gym.Space[Any]] | None = None
+    ) -> None:
+        self._spaces = spaces
         self.num_envs, self.capacity, self.size = num_envs, max(1, capacity), 0
         self.columns: Columns = {}
         self.valid = np.ones((self.capacity, num_envs), np.bool_)
-        self._last_obs: dict[tuple[int, int], np.ndarray] = {}  # (row, env) -> the true observation after an episode
+        # (row, env) -> what the network would have seen after an episode's last row: the true observation, ...
+        self._last: dict[tuple[int, int], Columns] = {}
         self.carried: list[Columns] = [{} for _ in range(num_envs)]
 
     def next_row(self) -> int:
@@ -54,21 +61,22 @@ class Collector:
             column = self.column(name, values.shape[1:], values.dtype)
         column[row] = values
 
-    def end_episode(self, row: int, env: int, last_obs: np.ndarray) -> None:
-        """Notes the true observation after an episode's last row."""
-        self._last_obs[row, env] = np.array(last_obs, self.columns["obs"].dtype)
+    def end_episode(self, row: int, env: int, last: Columns) -> None:
+        """Notes what the network would see after an episode's last row: the true observation and more, by column."""
+        self._last[row, env] = {name: np.array(x, self.columns[name].dtype) for name, x in last.items()}
 
     def clear(self) -> None:
         """Forgets everything collected, held back rows too."""
-        self.size, self._last_obs = 0, {}
+        self.size, self._last = 0, {}
         self.valid[:] = True
         self.carried = [{} for _ in range(self.num_envs)]
 
-    def fragment(self, current_obs: np.ndarray, complete: bool, first_unroll_id: int) -> Fragment:
+    def fragment(self, current: Columns, complete: bool, first_unroll_id: int) -> Fragment:
         """Hands out what was collected and starts anew.
 
         Args:
-            current_obs: `[N, *obs_shape]`, the observation after each environment's last row.
+            current: what the network sees after each environment's last row, `[N, ...]` by column: `obs` or its parts,
+                and what else it takes.
             complete: hold back the rows of unfinished episodes until they are finished.
             first_unroll_id: id of the first segment; the following ones count up.
 
@@ -78,7 +86,7 @@ class Collector:
         done = (self.columns["terminateds"] | self.columns["truncateds"])[: self.size]
         pieces: list[list[Columns]] = []
         ends: list[int] = []
-        last_obs: list[np.ndarray] = []
+        last: list[Columns] = []
         count = 0
         for env in range(self.num_envs):
             rows = np.flatnonzero(self.valid[: self.size, env])
@@ -90,7 +98,7 @@ class Collector:
             offset = count + (len(carried["rewards"]) if carried else 0)
             for k in finished.tolist():
                 ends.append(offset + k + 1)
-                last_obs.append(self._last_obs[int(rows[k]), env])
+                last.append(self._last[int(rows[k]), env])
             parts = [carried] if carried and (keep or not complete) else []
             if keep:
                 parts.append(self._take(env, rows[:keep]))
@@ -99,18 +107,35 @@ class Collector:
                 self.carried[env] = _joined(held if keep or not carried else [carried, *held])
             elif keep and (not len(finished) or finished[-1] != keep - 1):
                 ends.append(offset + keep)
-                last_obs.append(np.array(current_obs[env], self.columns["obs"].dtype))
+                last.append({name: np.array(x[env], self.columns[name].dtype) for name, x in current.items()})
             pieces.append(parts)
             count += sum(len(part["rewards"]) for part in parts)
         flat = _joined([part for parts in pieces for part in parts])
-        self.size, self._last_obs = 0, {}
+        self.size, self._last = 0, {}
         self.valid[:] = True
         stops = np.asarray(ends, np.int64)
         starts = np.concatenate([[0], stops[:-1]]).astype(np.int64) if len(stops) else stops
         if flat:
             flat["unroll_id"] = np.repeat(first_unroll_id + np.arange(len(stops)), stops - starts)
-        observations = np.stack(last_obs) if last_obs else self.columns["obs"][0, :0]
-        return Fragment(SampleBatch(flat), starts, stops, observations)
+        after = {
+            name: np.stack([x[name] for x in last]) if last else self.columns[name][0, :0] for name in current
+        }
+        flat, after = self._nested(flat), self._nested(after)
+        return Fragment(SampleBatch(flat), starts, stops, after.pop("obs"), last_inputs=after)
+
+    def _nested(self, flat: Columns) -> dict[str, Any]:
+        """Columns in which the parts of observations and actions are put together again."""
+        if self._spaces is None:
+            return flat
+        out: dict[str, Any] = {name: x for name, x in flat.items() if "/" not in name}
+        for name, space in (
+            ("obs", self._spaces[0]),
+            ("actions", self._spaces[1]),
+            ("prev_actions", self._spaces[1]),
+        ):
+            if name not in flat and any(key.startswith(f"{name}/") for key in flat):
+                out[name] = unflatten(space, flat, name)
+        return out
 
     def _take(self, env: int, rows: np.ndarray) -> Columns:
         if len(rows) and rows[-1] - rows[0] + 1 == len(rows):  # contiguous: a view

@@ -20,6 +20,8 @@ class EpisodeRunner(Sampler):
     finished and counts: taking the first that end would favour short ones.
     """
 
+    updates_filter = False
+
     def run(
         self,
         episodes: int | None,
@@ -84,7 +86,9 @@ class EpisodeRunner(Sampler):
     def _episode_seeds(self) -> list[int]:
         return [(self._seed or 0) + max(int(k), 0) for k in self._number]
 
-    def _end_episodes(self, row: int, finished: np.ndarray, obs: np.ndarray, infos: dict[str, Any]) -> None:
+    def _end_episodes(
+        self, row: int, finished: np.ndarray, obs: dict[str, np.ndarray], infos: dict[str, Any]
+    ) -> None:
         numbers = self._number[finished].copy()
         # Steps are added up after a row; this one counts already.
         self._begin(finished, int(self.collector.valid[row].sum()))  # first, since the base class resets

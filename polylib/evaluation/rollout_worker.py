@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
+import tree
 
 from polylib.callbacks import EPISODE_HOOKS, make_callbacks
 from polylib.env.check import one_line
@@ -21,6 +22,7 @@ from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.evaluation.sampler import Sampler
 from polylib.offline.output import make_output
 from polylib.policy.backends import make_policy
+from polylib.policy.fragment import Fragment
 from polylib.policy.objective import Objective, PolicySpec
 from polylib.policy.policy import Policy, Weights
 from polylib.policy.sample_batch import DEFAULT_POLICY_ID, SampleBatch
@@ -38,6 +40,20 @@ def env_seed(seed: int | None, worker_index: int) -> int | None:
     if seed is None:
         return None
     return int(np.random.SeedSequence(seed, spawn_key=(3, worker_index)).generate_state(1)[0] % (1 << 31))
+
+
+def _seen(fragment: Fragment, policy: Policy) -> tuple[Any, list[np.ndarray], Any, Any]:
+    """What the network saw in each row and after each segment: observations, states, previous actions and rewards."""
+    batch, last = fragment.batch, fragment.last_inputs
+
+    def both(name: str) -> Any:
+        if name not in last:
+            return None
+        return tree.map_structure(lambda x, y: np.concatenate([x, y]), batch[name], last[name])
+
+    obs = tree.map_structure(lambda x, y: np.concatenate([x, y]), batch["obs"], fragment.last_obs)
+    states = [both(f"state_in_{i}") for i in range(len(policy.get_initial_state()))]
+    return obs, states, both("prev_actions"), both("prev_rewards")
 
 
 class RolloutWorker:
@@ -116,6 +132,7 @@ class RolloutWorker:
             env_name=env_name(config["env"]),
             seed=seed,
             tracker=EpisodeTracker(self.callbacks, self) if self.callbacks.has(*EPISODE_HOOKS) else None,
+            reward_clip=config["clip_rewards"] or None,
         )
 
     def _no_environment(self) -> WorkerError:
@@ -140,8 +157,7 @@ class RolloutWorker:
             self._output.write(fragment.with_new_obs())
         policy = self.policy_map[DEFAULT_POLICY_ID]
         # One batched pass over the fragment instead of a value per step; acting doesn't need them.
-        observations = np.concatenate([fragment.batch["obs"], fragment.last_obs])
-        values = policy.compute_values(observations)
+        values = policy.compute_values(*_seen(fragment, policy))
         rows = fragment.batch.count
         fragment.batch["vf_preds"] = values[:rows]
         fragment.bootstrap = np.where(fragment.terminated, np.float32(0), values[rows:])

@@ -16,15 +16,18 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from polylib.env.check import VectorChecks, one_line, unpacking_hint, unusable, unusable_rows
+from polylib.env.check import VectorChecks, one_line, unpacking_hint, unusable
 from polylib.env.vector_env import autoreset_mode
-from polylib.errors import EnvError
+from polylib.errors import BatchError, EnvError
 from polylib.evaluation.collector import Collector
 from polylib.evaluation.episode import EpisodeTracker, info_of
 from polylib.evaluation.metrics import EpisodeMetrics
+from polylib.models.filters import clip_rewards
+from polylib.models.networks import batch_dtype
+from polylib.models.spaces import flatten, is_nested, leaves, unflatten, unusable_rows
 from polylib.policy.columns import resolve
 from polylib.policy.fragment import Fragment
-from polylib.policy.policy import Policy
+from polylib.policy.policy import ActionOutput, Policy
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +50,11 @@ class Sampler:
         env_name: for messages.
         seed: of the first reset; None: not seeded.
         tracker: calls episode callbacks, if there are any.
+        reward_clip: the config's `clip_rewards`: what is learnt from; metrics count the environment's own rewards.
     """
+
+    #: Whether the observations count in the policy's filter.
+    updates_filter = True
 
     def __init__(
         self,
@@ -61,6 +68,7 @@ class Sampler:
         env_name: str = "",
         seed: int | None = None,
         tracker: EpisodeTracker | None = None,
+        reward_clip: bool | float | None = None,
     ) -> None:
         self.env, self.policy, self.explore = env, policy, explore
         self.tracker = tracker
@@ -68,11 +76,18 @@ class Sampler:
         self.worker_index, self.env_name = worker_index, env_name
         self.mode = autoreset_mode(env)
         n = env.num_envs
-        self.collector = Collector(n, fragment_length)
-        dist_size = policy.objective.dist.inputs_size
-        for name in ("obs", "rewards", "terminateds", "truncateds", "eps_id", "t"):
-            self.collector.column(name, *resolve(name, policy.observation_space, policy.action_space, dist_size))
-        self._checks = VectorChecks(env, self.collector.columns["obs"].dtype)
+        spaces = policy.observation_space, policy.action_space
+        self._nested_actions = is_nested(policy.action_space)
+        self.collector = Collector(n, fragment_length, spaces if any(map(is_nested, spaces)) else None)
+        self._checks = VectorChecks(env)
+        for name, space in self._checks.spaces.items():
+            self.collector.column(name, tuple(space.shape or ()), batch_dtype(space))
+        for name in ("rewards", "terminateds", "truncateds", "eps_id", "t"):
+            self.collector.column(name, *resolve(name, *spaces, 0))
+        self._action_columns = list(leaves(policy.action_space, "actions"))
+        self._filter = None if policy.filter.identity else policy.filter
+        self._reward_clip = reward_clip
+        self._memory = self._first_memory(n)  # what the network takes besides observations, [N, ...] by name
         self.episodes: list[EpisodeMetrics] = []
         first_id = worker_index * _IDS_PER_WORKER
         self._eps_id, self._next_id = np.arange(first_id, first_id + n), first_id + n
@@ -80,10 +95,10 @@ class Sampler:
         self._t, self._return = np.zeros(n, np.int64), np.zeros(n, np.float64)
         self._resetting = np.zeros(n, np.bool_)  # NEXT_STEP: whose next step only resets
         self._open_rows, self._complete_rows = np.zeros(n, np.int64), 0
-        self._obs: Any = None
+        self._obs: dict[str, np.ndarray] | None = None  # the environments' own, by column
         self._seed, self._resets = seed, np.zeros(n, np.int64)  # how often each environment was reset
         # The actions since each environment's last reset, with which a checkpoint's reader gets to the same state.
-        self._history: list[list[np.ndarray]] = [[] for _ in range(n)]
+        self._history: list[list[dict[str, np.ndarray]]] = [[] for _ in range(n)]
 
     @property
     def replayable(self) -> bool:
@@ -108,7 +123,8 @@ class Sampler:
             raise
         if self.replayable:
             self._remember()
-        fragment = self.collector.fragment(self._obs, self.complete_episodes, self._next_unroll)
+        current = {**self._filtered(self._observed()), **{_stored(name): x for name, x in self._memory.items()}}
+        fragment = self.collector.fragment(current, self.complete_episodes, self._next_unroll)
         self._next_unroll += len(fragment.starts)
         return fragment
 
@@ -131,10 +147,13 @@ class Sampler:
         arrays: dict[str, np.ndarray] = {}
         if self._obs is None:
             return values, arrays  # new episodes begin
-        arrays["obs"] = np.array(self._obs)
+        arrays.update({name: np.array(x) for name, x in self._obs.items()})
+        arrays.update({f"memory/{name}": np.array(x) for name, x in self._memory.items()})
         for env, history in enumerate(self._history):
             if history and values["replayable"]:
-                arrays[f"actions/{env}"] = np.concatenate(history)
+                for name in self._action_columns:
+                    taken = np.concatenate([piece[name] for piece in history])
+                    arrays[f"actions/{env}{name.removeprefix('actions')}"] = taken
         for env, rows in enumerate(self.collector.carried):
             arrays.update({f"carried/{env}/{name}": column for name, column in rows.items()})
         return values, arrays
@@ -156,7 +175,12 @@ class Sampler:
         resets, eps_id, t = (np.array(values[name], np.int64).reshape(n) for name in ("resets", "eps_id", "t"))
         open_rows = np.array(values["open_rows"], np.int64).reshape(n)
         returns = np.array(values["return"], np.float64).reshape(n)
-        actions = [arrays.get(f"actions/{env}") for env in range(n)]
+        obs = {name: arrays[name] for name in self._checks.spaces if name in arrays}
+        actions: list[dict[str, np.ndarray] | None] = []
+        for env in range(n):
+            names = {name: f"actions/{env}{name.removeprefix('actions')}" for name in self._action_columns}
+            known = all(key in arrays for key in names.values())
+            actions.append({name: arrays[key] for name, key in names.items()} if known else None)
         carried: list[dict[str, np.ndarray]] = []
         for env in range(n):
             prefix = f"carried/{env}/"
@@ -164,7 +188,7 @@ class Sampler:
         self._next_id, self._next_unroll = next_id, next_unroll
         self._abandon()
         try:
-            repeated = "obs" not in arrays or self._replay(resets - 1, eps_id, actions, arrays["obs"])
+            repeated = not obs or self._replay(resets - 1, eps_id, actions, obs)
         except EnvError as error:
             logger.info("environment %r can't be brought back to where it was: %s", self.env_name, error)
             repeated = False
@@ -174,18 +198,26 @@ class Sampler:
             return False
         self._eps_id, self._t, self._open_rows, self._return = eps_id, t, open_rows, returns
         self._next_id, self.collector.carried = next_id, carried
+        for name in self._memory:
+            if f"memory/{name}" in arrays:
+                self._memory[name] = np.array(arrays[f"memory/{name}"])
         return True
 
     def _replay(
-        self, resets: np.ndarray, eps_id: np.ndarray, actions: list[np.ndarray | None], expected: np.ndarray
+        self,
+        resets: np.ndarray,
+        eps_id: np.ndarray,
+        actions: list[dict[str, np.ndarray] | None],
+        expected: dict[str, np.ndarray],
     ) -> bool:
         """Steps every environment through its unfinished episode, all of them ending at the same step."""
         n = self.env.num_envs
         tracker, self.tracker = self.tracker, None  # the steps and resets in between are nobody's episode
         try:
-            lengths = np.array([0 if a is None else len(a) for a in actions])
+            names = self._action_columns
+            lengths = np.array([0 if a is None else len(a[names[0]]) for a in actions])
             longest = int(lengths.max())
-            idle = next((a[0] for a in actions if a is not None), None)
+            idle = next((a for a in actions if a is not None), {})
             self._eps_id = eps_id
             for k in range(longest + 1):
                 starting = lengths == longest - k
@@ -195,23 +227,65 @@ class Sampler:
                     if tracker is not None:
                         for env in np.flatnonzero(starting).tolist():
                             tracker.created(env, int(eps_id[env]))
-                            tracker.started(env, self._obs[env], {})
+                            tracker.started(env, self._obs_of(env), {})
                 if k == longest:
                     break
-                row: list[Any] = [
-                    idle if a is None or k < longest - len(a) else a[k - longest + len(a)] for a in actions
-                ]
-                self._obs, rewards, terminateds, truncateds, infos = self._call("step", np.stack(row))
+                steps = (k - longest + lengths).tolist()
+                picked = [(idle, 0) if a is None or t < 0 else (a, t) for a, t in zip(actions, steps, strict=True)]
+                row = {name: np.stack([a[name][t] for a, t in picked]) for name in names}
+                self._obs, rewards, terminateds, truncateds, infos = self._call("step", self._nest(row))
                 if tracker is not None:
                     for env in np.flatnonzero(lengths >= longest - k).tolist():
-                        tracker.stepped(env, self._obs[env], row[env], float(rewards[env]), info_of(infos, env))
+                        action = self._nest({name: x[env] for name, x in row.items()})
+                        tracker.stepped(env, self._obs_of(env), action, float(rewards[env]), info_of(infos, env))
                 done = terminateds | truncateds
                 if done.any():
                     self._reset(done)
         finally:
             self.tracker = tracker
         self._history = [[] if a is None else [a] for a in actions]
-        return np.array_equal(np.asarray(self._obs, expected.dtype), expected)
+        return all(np.array_equal(np.asarray(self._observed()[name], x.dtype), x) for name, x in expected.items())
+
+    def _nest(self, actions: dict[str, np.ndarray]) -> Any:
+        """Action columns as the environment takes them."""
+        return unflatten(self.policy.action_space, actions, "actions") if self._nested_actions else actions["actions"]
+
+    def _observed(self) -> dict[str, np.ndarray]:
+        if self._obs is None:
+            raise EnvError(f"environment {self.env_name!r} wasn't reset yet")
+        return self._obs
+
+    def _obs_of(self, env: int, obs: dict[str, np.ndarray] | None = None) -> Any:
+        """The newest observation (or `obs`) of one environment, nested as its space is."""
+        found = self._observed() if obs is None else obs
+        return unflatten(self._checks.space, {name: x[env] for name, x in found.items()})
+
+    def _filtered(self, obs: dict[str, np.ndarray], update: bool = False) -> dict[str, np.ndarray]:
+        return obs if self._filter is None else self._filter(obs, update)
+
+    def _first_memory(self, size: int) -> dict[str, np.ndarray]:
+        """States and previous actions and rewards at an episode's start."""
+        first = {f"state_{i}": np.stack([x] * size) for i, x in enumerate(self.policy.get_initial_state())}
+        for name in self.policy.previous:
+            first |= self.policy.first_previous(name, size)
+        return first
+
+    def _forget(self, envs: np.ndarray) -> None:
+        """Environments whose episodes begin anew."""
+        if self._memory:
+            for name, first in self._first_memory(1).items():
+                self._memory[name][envs] = first
+
+    def _remember_step(self, out: ActionOutput, actions: dict[str, np.ndarray], rewards: np.ndarray) -> None:
+        """What the network will be told in the next step."""
+        memory = self._memory
+        for i, state in enumerate(out.state):
+            memory[f"state_{i}"] = np.array(state)  # its own: ended episodes are written over
+        for name, x in actions.items():
+            if f"prev_{name}" in memory:
+                memory[f"prev_{name}"] = np.array(x, memory[f"prev_{name}"].dtype)
+        if "prev_rewards" in memory:
+            memory["prev_rewards"] = np.array(rewards, np.float32)
 
     def pop_episodes(self) -> list[EpisodeMetrics]:
         """The episodes finished since the last call."""
@@ -239,6 +313,7 @@ class Sampler:
         n = self.env.num_envs
         self.collector.clear()
         self._obs, self._history = None, [[] for _ in range(n)]
+        self._memory = self._first_memory(n)
         self._t[:] = self._open_rows[:] = 0
         self._return[:] = 0.0
         self._resetting[:] = False
@@ -251,18 +326,29 @@ class Sampler:
         collector = self.collector
         row = collector.next_row()
         columns = collector.columns
-        columns["obs"][row] = self._obs
-        out = self.policy.compute_actions(columns["obs"][row], explore=self.explore)
+        inputs: dict[str, np.ndarray] = {}
+        for name, values in self._filtered(self._observed(), self.updates_filter).items():
+            inputs[name] = columns[name][row]
+            inputs[name][...] = values
+        for name, values in self._memory.items():
+            collector.put(row, _stored(name), values)
+            inputs[name] = values
+        out = self._act(inputs)
         columns["eps_id"][row] = self._eps_id
         columns["t"][row] = self._t
-        collector.put(row, "actions", out.actions)
+        actions = flatten(self.policy.action_space, out.actions, "actions")
+        for name, values in actions.items():
+            collector.put(row, name, values)
         for name, values in out.extras.items():
             collector.put(row, name, values)
         obs, rewards, terminateds, truncateds, infos = self._call("step", out.actions)
-        columns["rewards"][row] = rewards
+        learnt = rewards if self._reward_clip is None else clip_rewards(rewards, self._reward_clip)
+        columns["rewards"][row] = learnt
         columns["terminateds"][row] = terminateds
         columns["truncateds"][row] = truncateds
         self._obs = obs
+        if self._memory:
+            self._remember_step(out, actions, learnt)
         done = terminateds | truncateds
         real = self.env.num_envs
         if self.mode is AutoresetMode.NEXT_STEP and self._resetting.any():
@@ -271,6 +357,7 @@ class Sampler:
             rewards, done = np.where(stepped, rewards, 0.0), done & stepped
             self._t += stepped
             self._open_rows += stepped
+            self._forget(np.flatnonzero(~stepped))
             self._resetting[:] = False
             real = int(stepped.sum())
         else:
@@ -283,15 +370,25 @@ class Sampler:
             self._end_episodes(row, np.flatnonzero(done), obs, infos)
         return real
 
-    def _end_episodes(self, row: int, finished: np.ndarray, obs: np.ndarray, infos: dict[str, Any]) -> None:
+    def _act(self, inputs: dict[str, np.ndarray]) -> ActionOutput:
+        try:
+            if self.policy.masked:
+                self.policy.take_mask(inputs)
+            return self.policy.act(inputs, self.explore)
+        except BatchError as error:
+            raise self._error(f"returned an action mask that allows nothing: {error}") from error
+
+    def _end_episodes(
+        self, row: int, finished: np.ndarray, obs: dict[str, np.ndarray], infos: dict[str, Any]
+    ) -> None:
         for env in finished.tolist():
-            last = np.asarray(self._true_last_obs(env, obs, infos))
-            if last.shape != self._checks.obs_shape[1:]:
-                expected = list(self._checks.obs_shape[1:])
-                raise self._error(f"gave info['final_obs'] of shape {list(last.shape)}, expected {expected}", env)
-            if unusable_rows(last[None, None], self._checks.space).any():
+            last = self._true_last_obs(env, obs, infos)
+            wrong = self._checks.unusable(last)
+            if wrong is not None:
                 self._check_finite()  # there may have been one before
-                raise self._error(f"returned {unusable(last, self._checks.space)}", env)
+                raise self._error(f"returned {wrong}", env)
+            last = {name: x[0] for name, x in self._filtered({name: x[None] for name, x in last.items()}).items()}
+            last.update({_stored(name): x[env] for name, x in self._memory.items()})
             self.collector.end_episode(row, env, last)
             self.episodes.append(self._episode_metrics(env))
             self._eps_id[env] = self._next_id
@@ -299,6 +396,7 @@ class Sampler:
         self._complete_rows += int(self._open_rows[finished].sum())
         self._t[finished] = self._open_rows[finished] = 0
         self._return[finished] = 0.0
+        self._forget(finished)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting[finished] = True
         if self.tracker is not None and self.mode is not AutoresetMode.DISABLED:
@@ -306,7 +404,7 @@ class Sampler:
                 self.tracker.created(env, int(self._eps_id[env]))
                 if self.mode is AutoresetMode.SAME_STEP:
                     info = {k: v for k, v in info_of(infos, env).items() if not k.startswith("final_")}
-                    self.tracker.started(env, obs[env], info)
+                    self.tracker.started(env, self._obs_of(env, obs), info)
         if self.mode is AutoresetMode.DISABLED:
             mask = np.zeros(self.env.num_envs, np.bool_)
             mask[finished] = True
@@ -330,7 +428,7 @@ class Sampler:
         self._resets += mask
         if tracker is not None:
             for env in envs:
-                tracker.started(env, self._obs[env], info_of(infos, env))
+                tracker.started(env, self._obs_of(env), info_of(infos, env))
 
     def _tracked(self, envs: np.ndarray) -> list[int]:
         """Those of `envs` whose next episodes callbacks hear of."""
@@ -351,7 +449,8 @@ class Sampler:
                 self._history[env] = []
             start = int(ends[-1]) + 1 if len(ends) else 0
             if start < size:
-                self._history[env].append(columns["actions"][start:size, env].copy())
+                rows = slice(start, size)
+                self._history[env].append({name: columns[name][rows, env].copy() for name in self._action_columns})
 
     def _track_step(self, row: int, stepped: np.ndarray, done: np.ndarray, infos: dict[str, Any]) -> None:
         """Tells callbacks about a step; an environment that was only reset (NEXT_STEP) starts its episode."""
@@ -359,13 +458,15 @@ class Sampler:
         if tracker is None:
             return
         for env in range(self.env.num_envs):
-            obs, info = self._obs[env], info_of(infos, env)
+            obs, info = self._obs_of(env), info_of(infos, env)
             if not stepped[env]:
                 tracker.started(env, obs, info)
                 continue
             if done[env] and self.mode is AutoresetMode.SAME_STEP:  # what it returned belongs to the next episode
-                obs, info = self._true_last_obs(env, self._obs, infos), info_of(infos.get("final_info", {}), env)
-            action, reward = columns["actions"][row, env], float(columns["rewards"][row, env])
+                last = self._true_last_obs(env, self._observed(), infos)
+                obs, info = unflatten(self._checks.space, last), info_of(infos.get("final_info", {}), env)
+            action = self._nest({name: columns[name][row, env] for name in self._action_columns})
+            reward = float(columns["rewards"][row, env])
             tracker.stepped(env, obs, action, reward, info)
 
     def _episode_metrics(self, env: int) -> EpisodeMetrics:
@@ -377,16 +478,21 @@ class Sampler:
             return EpisodeMetrics(reward, length)
         return EpisodeMetrics(reward, length, dict(episode.custom_metrics), dict(episode.hist_data))
 
-    def _true_last_obs(self, env: int, obs: np.ndarray, infos: dict[str, Any]) -> np.ndarray:
+    def _true_last_obs(
+        self, env: int, obs: dict[str, np.ndarray], infos: dict[str, Any]
+    ) -> dict[str, np.ndarray]:
         if self.mode is not AutoresetMode.SAME_STEP:
-            return obs[env]
+            return {name: x[env] for name, x in obs.items()}
         finals = infos.get("final_obs", infos.get("final_observation"))
         if finals is None or finals[env] is None:
             raise EnvError(
                 f"environment {self.env_name!r} resets in the same step but gives no info['final_obs'] for the episode "
                 f"that ended in sub-environment {env}; without it truncated episodes can't be bootstrapped"
             )
-        return finals[env]
+        try:
+            return self._checks.last(finals[env])
+        except EnvError as error:
+            raise self._error(str(error), env) from None
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """`reset` or `step`, with what it returned checked."""
@@ -426,22 +532,36 @@ class Sampler:
             EnvError: naming the step; a row's observation came from the step before it.
         """
         collector = self.collector
-        columns, valid, space = collector.columns, collector.valid[: collector.size], self._checks.space
-        obs, rewards = columns["obs"][: collector.size], columns["rewards"][: collector.size]
-        for values, wrong, later in ((obs, unusable_rows(obs, space), 0), (rewards, ~np.isfinite(rewards), 1)):
+        columns, valid = collector.columns, collector.valid[: collector.size]
+        found: list[tuple[np.ndarray, np.ndarray, str | None]] = []
+        for name, space in self._checks.spaces.items():
+            values = columns[name][: collector.size]
+            found.append((values, unusable_rows(values, space), name))
+        rewards = columns["rewards"][: collector.size]
+        found.append((rewards, ~np.isfinite(rewards), None))
+        for values, wrong, part in found:
             wrong &= valid
             if wrong.any():
                 row, env = (int(i) for i in np.argwhere(wrong)[0])
                 value = values[row, env]
-                what = f"a reward that is not finite: {value}" if later else unusable(value, space)
+                # A row's observation came from the step before it.
+                what = f"a reward that is not finite: {value}" if part is None else self._unusable(value, part)
                 which = f", sub-environment {env}" if self.env.num_envs > 1 else ""
                 raise EnvError(
                     f"environment {self.env_name!r} returned {what} (worker "
-                    f"{self.worker_index}{which}, step {int(columns['t'][row, env]) + later} of an episode)"
+                    f"{self.worker_index}{which}, step {int(columns['t'][row, env]) + (part is None)} of an episode)"
                 )
-        if self._obs is not None:
-            newest = self._obs[None].astype(columns["obs"].dtype, copy=False)
-            wrong = unusable_rows(newest, space)[0]
+        for name, newest in (self._obs or {}).items():
+            space = self._checks.spaces[name]
+            wrong = unusable_rows(newest[None].astype(columns[name].dtype, copy=False), space)[0]
             if wrong.any():
                 env = int(np.argmax(wrong))
-                raise self._error(f"returned {unusable(self._obs[env], space)}", env)
+                raise self._error(f"returned {self._unusable(newest[env], name)}", env)
+
+    def _unusable(self, value: Any, part: str) -> str:
+        return unusable(value, self._checks.spaces[part]) + ("" if part == "obs" else f" (in {part!r})")
+
+
+def _stored(name: str) -> str:
+    """The column that keeps what the network took under `name`."""
+    return f"state_in_{name.removeprefix('state_')}" if name.startswith("state_") else name

@@ -52,8 +52,11 @@ def train_minibatches(
     Raises:
         DivergedError: if a loss isn't finite.
     """
-    indices = minibatch_indices(batch.count, minibatch_size, epochs, rng, shuffle)
-    stats = policy.learn_on_minibatches(batch, indices)
+    prepared = policy.prepare(batch)
+    # Of a recurrent policy a minibatch is as many sequences as hold that many steps.
+    size = max(1, minibatch_size // prepared.steps)
+    indices = minibatch_indices(prepared.size, size, epochs, rng, shuffle)
+    stats = policy.learn_on_minibatches(prepared, indices)
     finite = np.isfinite(stats["total_loss"])
     if not finite.all():
         update = int(np.argmin(finite))

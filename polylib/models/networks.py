@@ -1,23 +1,67 @@
-"""Networks as data: a list of layers that every backend builds alike, with the same weights under the same keys.
+"""Networks as data: a graph of layers that every backend builds alike, with the same weights under the same keys.
 
-A `NetworkSpec` is a small graph in creation order. Weights are keyed by network, position among the layers that have
-weights, and leaf name (`policy/003/kernel`), in one canonical layout (dense kernels `[in, out]`), and are initialised
-here, in NumPy: the same seed gives the same network under every framework.
+A `NetworkSpec` lists its layers in creation order. Weights are keyed by network, position among the layers that have
+weights, and leaf name (`policy/003/kernel`), in one canonical layout, and are initialised here, in NumPy: the same seed
+gives the same network under every framework. `default_networks.py` makes specs from spaces and a config's `model`.
+
+Rows and time. Inputs are rows `[N, ...]`. A recurrent network is given its state as inputs `state_0`, `state_1`, ...:
+`[B, *state_shape]`. When acting, a row is a step of its own and B = N. When learning from sequences, the input
+`seq_mask: [B, T]` says that the rows are B sequences of T steps, one after another: N = B * T; padded steps are False.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import gymnasium as gym
 import numpy as np
 
-from polylib.errors import EnvError
+Kind = Literal["to_float", "one_hot", "flatten", "concat", "conv", "dense", "log_std", "lstm", "gru", "gtrxl"]
 
-Kind = Literal["to_float", "one_hot", "flatten", "dense"]
+#: Inputs that carry time, not observations.
+SEQ_MASK = "seq_mask"
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The sizes of a two-dimensional convolution on `[N, height, width, channels]`.
+
+    Attributes:
+        shape: height, width and channels of the source.
+        kernel: height and width.
+        stride: downwards and to the right.
+        pads: zeros added `((top, bottom), (left, right))`.
+        filters: channels of the result.
+    """
+
+    shape: tuple[int, int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    pads: tuple[tuple[int, int], tuple[int, int]]
+    filters: int
+
+    @classmethod
+    def make(
+        cls, shape: tuple[int, int, int], filters: int, kernel: tuple[int, int], stride: tuple[int, int], same: bool
+    ) -> Convolution:
+        """With padding as TensorFlow's "same" (the odd zero goes to the bottom and right) or none."""
+        pads = []
+        for size, k, s in zip(shape[:2], kernel, stride, strict=True):
+            total = max((-(-size // s) - 1) * s + k - size, 0) if same else 0
+            pads.append((total // 2, total - total // 2))
+        return cls(shape, kernel, stride, (pads[0], pads[1]), filters)
+
+    @property
+    def out(self) -> tuple[int, int, int]:
+        """Height, width and channels of the result."""
+        height, width = (
+            (size + sum(pad) - k) // s + 1
+            for size, pad, k, s in zip(self.shape[:2], self.pads, self.kernel, self.stride, strict=True)
+        )
+        return height, width, self.filters
 
 
 @dataclass(frozen=True)
@@ -26,24 +70,137 @@ class Layer:
 
     Attributes:
         name: unique in the network.
-        kind: `to_float`; `one_hot` of `units` classes, the first being class `offset`; `flatten` to `[B, units]`;
-            `dense` to `[B, units]`.
-        source: the name of an input or an earlier layer.
+        kind: `to_float`, times `gain`; `one_hot` of each component of an integer row, `sizes[i]` classes from class
+            `offsets[i]` on, side by side; `flatten` to `[N, units]`; `concat` of sources `[N, ...]` on the last axis;
+            `conv`; `dense` to `[N, units]`; `log_std`: a source with `units` trained numbers after it, the same for all
+            rows; `lstm`, `gru`, `gtrxl` to `[N, units]`, whose new states are called `name/0`, `name/1`, ...
+        sources: names of inputs or earlier layers; the states of recurrent layers come last.
         units: width of the result.
-        fan_in: width of a dense layer's source.
-        activation: of a dense layer, None for linear.
-        gain: length of each column of a dense kernel at the start.
-        offset: first class of a one_hot.
+        fan_in: width of a dense or recurrent layer's first source.
+        activation: of a dense layer or convolution, None for linear.
+        gain: length of each column of a kernel at the start.
+        sizes: of a one_hot.
+        offsets: of a one_hot.
+        conv: of a conv.
+        heads: of a gtrxl.
+        memory: of a gtrxl: how many steps it looks back.
     """
 
     name: str
     kind: Kind
-    source: str
+    sources: tuple[str, ...]
     units: int = 0
     fan_in: int = 0
     activation: str | None = None
     gain: float = 1.0
-    offset: int = 0
+    sizes: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
+    conv: Convolution | None = None
+    heads: int = 0
+    memory: int = 0
+
+    @property
+    def source(self) -> str:
+        """The first source."""
+        return self.sources[0]
+
+    def leaves(self) -> dict[str, Leaf]:
+        """The layer's weights by leaf name, in creation order."""
+        make = _LEAVES.get(self.kind)
+        return {} if make is None else make(self)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of weights.
+
+    Attributes:
+        shape: in the canonical layout.
+        initial: makes its first value.
+    """
+
+    shape: tuple[int, ...]
+    initial: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+
+
+def _columns(gain: float) -> Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]:
+    """Normally distributed, each column (all but the last axis) of length `gain`."""
+
+    def initial(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        kernel = rng.standard_normal((math.prod(shape[:-1]), shape[-1]))
+        kernel *= gain / np.sqrt(np.square(kernel).sum(0, keepdims=True))
+        return kernel.reshape(shape)
+
+    return initial
+
+
+def _zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return np.zeros(shape)
+
+
+def _ones(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return np.ones(shape)
+
+
+def _glorot(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    limit = math.sqrt(6.0 / (shape[0] + shape[1]))
+    return rng.uniform(-limit, limit, shape)
+
+
+def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Orthonormal rows `[H, k * H]` (arXiv:1312.6120)."""
+    q, r = np.linalg.qr(rng.standard_normal(shape[::-1]))
+    return (q * np.sign(np.diag(r))).T
+
+
+def _forgetful(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Zeros, but 1 in the forget gate: a new LSTM remembers (Jozefowicz et al., 2015)."""
+    units = shape[0] // 4
+    return np.concatenate([np.zeros(units), np.ones(units), np.zeros(2 * units)])
+
+
+def _dense_leaves(layer: Layer) -> dict[str, Leaf]:
+    return {
+        "kernel": Leaf((layer.fan_in, layer.units), _columns(layer.gain)),
+        "bias": Leaf((layer.units,), _zeros),
+    }
+
+
+def _conv_leaves(layer: Layer) -> dict[str, Leaf]:
+    conv = layer.conv
+    if conv is None:
+        raise ValueError(f"layer {layer.name!r} of kind 'conv' has no Convolution")
+    return {
+        "kernel": Leaf((*conv.kernel, conv.shape[2], conv.filters), _columns(layer.gain)),
+        "bias": Leaf((conv.filters,), _zeros),
+    }
+
+
+def _lstm_leaves(layer: Layer) -> dict[str, Leaf]:
+    """Gates i, f, c, o."""
+    return {
+        "kernel": Leaf((layer.fan_in, 4 * layer.units), _glorot),
+        "recurrent_kernel": Leaf((layer.units, 4 * layer.units), _orthogonal),
+        "bias": Leaf((4 * layer.units,), _forgetful),
+    }
+
+
+def _gru_leaves(layer: Layer) -> dict[str, Leaf]:
+    """Gates z, r, h; the bias of the input, then that of the state."""
+    return {
+        "kernel": Leaf((layer.fan_in, 3 * layer.units), _glorot),
+        "recurrent_kernel": Leaf((layer.units, 3 * layer.units), _orthogonal),
+        "bias": Leaf((2, 3 * layer.units), _zeros),
+    }
+
+
+_LEAVES: dict[str, Callable[[Layer], dict[str, Leaf]]] = {
+    "dense": _dense_leaves,
+    "conv": _conv_leaves,
+    "log_std": lambda layer: {"log_std": Leaf((layer.units,), _zeros)},
+    "lstm": _lstm_leaves,
+    "gru": _gru_leaves,
+}
 
 
 @dataclass(frozen=True)
@@ -52,9 +209,9 @@ class NetworkSpec:
 
     Attributes:
         name: prefix of its weight keys.
-        inputs: shape (without batch axis) and dtype of each input.
+        inputs: shape (without batch axis) and dtype of each input, states not among them.
         layers: in creation order, sources before their users.
-        outputs: output name to layer name.
+        outputs: output name to layer name (`state_out_0`, ... of a recurrent network too).
         state: shapes of the recurrent state; empty for feed-forward networks.
     """
 
@@ -69,52 +226,89 @@ class NetworkSpec:
         wanted = {self.outputs[name] for name in (self.outputs if outputs is None else outputs)}
         kept: list[Layer] = []
         for layer in reversed(self.layers):
-            if layer.name in wanted:
+            if layer.name in wanted or any(name.startswith(f"{layer.name}/") for name in wanted):
                 kept.append(layer)
-                wanted.add(layer.source)
+                wanted.update(layer.sources)
         return tuple(reversed(kept))
 
-    def weight_keys(self) -> dict[str, tuple[str, str]]:
-        """Layer name to its kernel's and bias' keys."""
-        dense = [layer.name for layer in self.layers if layer.kind == "dense"]
+    def weight_keys(self) -> dict[str, tuple[str, ...]]:
+        """Layer name to the keys of its leaves, in the leaves' order."""
+        found: dict[str, tuple[str, ...]] = {}
+        for layer in self.layers:
+            leaves = layer.leaves()
+            if leaves:
+                found[layer.name] = tuple(f"{self.name}/{len(found):03d}/{leaf}" for leaf in leaves)
+        return found
+
+    def _all_leaves(self) -> dict[str, Leaf]:
+        keys = self.weight_keys()
         return {
-            name: (f"{self.name}/{i:03d}/kernel", f"{self.name}/{i:03d}/bias") for i, name in enumerate(dense)
+            key: leaf
+            for layer in self.layers
+            if layer.name in keys
+            for key, leaf in zip(keys[layer.name], layer.leaves().values(), strict=True)
         }
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every variable by key, in the canonical layout."""
+        return {key: leaf.shape for key, leaf in self._all_leaves().items()}
+
     def initial_weights(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Kernels `[in, out]` with normally distributed columns of length `gain`, biases 0; all float32."""
-        keys, weights = self.weight_keys(), {}
-        for layer in self.layers:
-            if layer.kind == "dense":
-                kernel = rng.standard_normal((layer.fan_in, layer.units))
-                kernel *= layer.gain / np.sqrt(np.square(kernel).sum(0, keepdims=True))
-                weights[keys[layer.name][0]] = kernel.astype(np.float32)
-                weights[keys[layer.name][1]] = np.zeros(layer.units, np.float32)
-        return weights
+        """First values of all variables by key; all float32."""
+        return {key: leaf.initial(rng, leaf.shape).astype(np.float32) for key, leaf in self._all_leaves().items()}
 
 
-def encode(space: gym.Space[Any], source: str = "obs") -> tuple[list[Layer], int]:
-    """Layers that turn an observation into a flat float vector, and its width.
+class Network(Protocol):
+    """What backends make of a `NetworkSpec` or a user's model, and objectives call.
 
-    Args:
-        space: Box of any shape and dtype, or Discrete (one-hot).
-        source: name of the input.
-
-    Raises:
-        EnvError: for any other space.
+    Attributes:
+        state: shapes of the recurrent state; empty for feed-forward networks.
+        state_outputs: `state_out_0`, ...: the names under which a call returns the next state.
     """
-    if isinstance(space, gym.spaces.Box):
-        width = math.prod(space.shape)
-        layers = []
-        if space.dtype != np.float32:
-            layers.append(Layer("obs_float", "to_float", source))
-        if len(space.shape) != 1:
-            layers.append(Layer("obs_flat", "flatten", layers[-1].name if layers else source, units=width))
-        return layers, width
-    if isinstance(space, gym.spaces.Discrete):
-        n = int(space.n)
-        return [Layer("obs_one_hot", "one_hot", source, units=n, offset=int(space.start))], n
-    raise EnvError(f"observation space {space} isn't supported in this version: expected Box or Discrete")
+
+    state: tuple[tuple[int, ...], ...]
+    state_outputs: tuple[str, ...]
+
+    def __call__(
+        self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None, training: bool = False
+    ) -> dict[str, Any]:
+        """Outputs by name, each `[N, units]`."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every variable by key, in the canonical layout."""
+
+    def trainable_keys(self) -> list[str]:
+        """The keys of variables that learning moves."""
+
+    def initial_weights(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """First values of variables that polylib initialises, by key."""
+
+    def penalties(self) -> Sequence[Any]:
+        """Scalars to add to the loss: a user's regularisation."""
+
+
+class SpecNetwork:
+    """The part of `Network` that a `NetworkSpec` answers by itself; backends' networks inherit it."""
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        self.spec = spec
+        self.state, self.state_outputs = spec.state, tuple(f"state_out_{i}" for i in range(len(spec.state)))
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every variable by key, in the canonical layout."""
+        return self.spec.shapes()
+
+    def trainable_keys(self) -> list[str]:
+        """All keys."""
+        return list(self.spec.shapes())
+
+    def initial_weights(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """First values of all variables by key."""
+        return self.spec.initial_weights(rng)
+
+    def penalties(self) -> tuple[()]:
+        """None."""
+        return ()
 
 
 def batch_dtype(space: gym.Space[Any]) -> np.dtype[Any]:
@@ -122,35 +316,3 @@ def batch_dtype(space: gym.Space[Any]) -> np.dtype[Any]:
     if isinstance(space, gym.spaces.Discrete):
         return np.dtype(np.int64)
     return np.dtype(np.float32) if space.dtype == np.float64 else np.dtype(space.dtype)
-
-
-def actor_critic(
-    name: str, observation_space: gym.Space[Any], num_logits: int, model: dict[str, Any]
-) -> NetworkSpec:
-    """The default network: hidden layers to `logits: [B, num_logits]` and `value: [B, 1]`.
-
-    Args:
-        name: prefix of the weight keys.
-        observation_space: what the network sees.
-        num_logits: inputs of the action distribution.
-        model: the config's `model`: `fcnet_hiddens`, `fcnet_activation`, `vf_share_layers` (one branch for both heads).
-    """
-    layers, width = encode(observation_space)
-    activation = None if model["fcnet_activation"] == "linear" else model["fcnet_activation"]
-    source = layers[-1].name if layers else "obs"
-
-    def branch(prefix: str) -> tuple[str, int]:
-        last, fan_in = source, width
-        for i, units in enumerate(model["fcnet_hiddens"]):
-            layers.append(Layer(f"{prefix}_{i}", "dense", last, units=units, fan_in=fan_in, activation=activation))
-            last, fan_in = layers[-1].name, units
-        return last, fan_in
-
-    last, fan_in = branch("hidden")
-    # Small heads: the first policy is nearly uniform and the first values are nearly 0.
-    layers.append(Layer("logits", "dense", last, units=num_logits, fan_in=fan_in, gain=0.01))
-    if not model["vf_share_layers"]:
-        last, fan_in = branch("value_hidden")
-    layers.append(Layer("value", "dense", last, units=1, fan_in=fan_in, gain=0.01))
-    inputs = {"obs": (tuple(observation_space.shape or ()), batch_dtype(observation_space))}
-    return NetworkSpec(name, inputs, tuple(layers), {"logits": "logits", "value": "value"})

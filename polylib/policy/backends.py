@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from polylib.errors import FrameworkError, did_you_mean
@@ -19,6 +20,8 @@ _BACKENDS = {
     ("torch", False): "polylib.policy.torch.policy:TorchPolicy",
     ("numpy", False): "polylib.policy.numpy.policy:NumpyPolicy",
 }
+# What uses a framework's own distributions.
+_DISTRIBUTIONS = {"tf": "polylib.policy.tf.distributions", "torch": "polylib.policy.torch.distributions"}
 
 
 def policy_class(framework: str, traced: bool = False) -> type[Policy]:
@@ -37,8 +40,24 @@ def policy_class(framework: str, traced: bool = False) -> type[Policy]:
         hint = did_you_mean(framework, known)
         raise FrameworkError(f"unknown framework {framework!r}.{hint} Known: {', '.join(known)}")
     module, _, name = target.partition(":")
+    return getattr(_load(module, framework), name)
+
+
+def distribution_bridge(framework: str) -> ModuleType:
+    """The module that uses a framework's own distributions; imports the framework.
+
+    Args:
+        framework: "tf" or "torch".
+
+    Raises:
+        FrameworkError: if it isn't installed.
+    """
+    return _load(_DISTRIBUTIONS[framework], framework)
+
+
+def _load(module: str, framework: str) -> ModuleType:
     try:
-        return getattr(importlib.import_module(module), name)
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "polylib":
             raise

@@ -110,7 +110,11 @@ _RESOLVABLE = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gy
 
 
 def resolve(
-    name: str, observation_space: gym.Space[Any], action_space: gym.Space[Any], dist_size: int
+    name: str,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    dist_size: int,
+    raw_size: int | None = None,
 ) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """The shape and dtype of one row of a column, for a policy with these spaces.
 
@@ -119,6 +123,7 @@ def resolve(
         observation_space: The space of observations as batches hold them.
         action_space: The space of actions.
         dist_size: How many inputs the action distribution has.
+        raw_size: How many numbers its raw samples have; None: as many as a flattened action.
 
     Raises:
         BatchError: The column is unknown, or its space is one whose values aren't single arrays (Dict, Tuple, ...).
@@ -140,7 +145,9 @@ def resolve(
             shape.extend(space.shape or ())
             dtype = _action_dtype(space) if dtype is None else dtype
         elif item == "raw":
-            shape.append(math.prod(_array_space(name, "action", action_space).shape or ()))
+            if raw_size is None:
+                raw_size = math.prod(_array_space(name, "action", action_space).shape or ())
+            shape.append(raw_size)
         elif item == "dist":
             shape.append(int(dist_size))
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ class Fragment:
         ends: One past the last row of each segment, int64 [K].
         last_obs: The true observation after each segment's last row [K, *obs], nested as `obs` is.
         bootstrap: The value of `last_obs`, float32 [K], and 0 for terminated segments; None until it is computed.
+        last_inputs: What a network sees besides `last_obs`, [K, ...] by column: `state_in_i`, `prev_actions` and
+            `prev_rewards`, where the policy takes them.
 
     Raises:
         BatchError: The segments aren't non-empty or don't cover the rows one after another.
@@ -36,6 +38,7 @@ class Fragment:
     ends: np.ndarray
     last_obs: Any
     bootstrap: np.ndarray | None = None
+    last_inputs: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.starts = np.asarray(self.starts, np.int64)

@@ -7,13 +7,35 @@ from typing import Any
 
 import numpy as np
 
+framework = "numpy"
+
 abs, exp, log, sqrt, square, tanh = np.abs, np.exp, np.log, np.sqrt, np.square, np.tanh  # noqa: A001
 minimum, maximum, clip, where, zeros_like = np.minimum, np.maximum, np.clip, np.where, np.zeros_like
-constant = np.asarray
+constant, matmul, transpose = np.asarray, np.matmul, np.transpose
+
+
+def sigmoid(x: Any) -> Any:  # noqa: D103
+    return 0.5 + 0.5 * np.tanh(0.5 * x)
+
+
+def relu(x: Any) -> Any:  # noqa: D103
+    return np.maximum(x, 0)
 
 
 def softplus(x: Any) -> Any:  # noqa: D103
     return np.logaddexp(np.zeros((), x.dtype), x)
+
+
+def lgamma(x: Any) -> Any:  # noqa: D103
+    from scipy.special import gammaln  # a fifth of a second that most policies don't need
+
+    return gammaln(x)
+
+
+def digamma(x: Any) -> Any:  # noqa: D103
+    from scipy.special import digamma as function
+
+    return function(x)
 
 
 def sum(x: Any, axis: int | None = None) -> Any:  # noqa: A001, D103

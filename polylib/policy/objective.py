@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from polylib.models.custom import CustomNetwork
 from polylib.models.distributions import Distribution, make_distribution
 from polylib.models.networks import NetworkSpec
+from polylib.policy import sequences
 from polylib.policy.fragment import Fragment
 from polylib.policy.ops import Array
 from polylib.policy.sample_batch import SampleBatch
@@ -72,7 +74,7 @@ class Objective(ABC):
         )
 
     @abstractmethod
-    def networks(self) -> dict[str, NetworkSpec]:
+    def networks(self) -> dict[str, NetworkSpec | CustomNetwork]:
         """The networks by name; all are built by the backend."""
 
     def groups(self) -> dict[str, Group]:
@@ -104,15 +106,26 @@ class Objective(ABC):
         Args:
             ops: the backend's `Ops`.
             nets: networks by name: `nets[name](inputs, outputs=[...], training=...)`.
-            inputs: `obs: [B, *obs_shape]`, where given `action_mask: [B, dist_inputs] bool` and
-                `state_i: [B, *state_shape]`.
+            inputs: `obs: [B, *obs_shape]` (or its parts, `obs/...`), where given `action_mask: [B, dist_inputs] bool`,
+                `state_i: [B, *state_shape]`, `prev_actions` and `prev_rewards`.
             noise: `[B, noise_size]` of the action distribution; zeros when not exploring.
             c: coefficients.
 
         Returns:
-            `actions`, `action_logp: [B]`, `action_dist_inputs: [B, dist_inputs]`, for Box `action_raw: [B, k]`, and
-            `state_out_i` for recurrent networks.
+            `actions` (or its parts, `actions/...`), `action_logp: [B]`, `action_dist_inputs: [B, dist_inputs]`, for Box
+            `action_raw: [B, k]`, and `state_out_i` for recurrent networks.
         """
+
+    def taken(self, batch: Mapping[str, Array]) -> Any:
+        """The actions of flat columns as the distribution takes them: an array, or the parts of a Dict or Tuple."""
+        if "actions" in batch:
+            return batch["actions"]
+        return {name: x for name, x in batch.items() if name.startswith("actions/")}
+
+    @staticmethod
+    def named_actions(actions: Any) -> dict[str, Array]:
+        """The inverse of `taken`: what the distribution sampled, as flat columns."""
+        return dict(actions) if isinstance(actions, Mapping) else {"actions": actions}
 
     @abstractmethod
     def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
@@ -137,7 +150,9 @@ class Objective(ABC):
         Args:
             ops: the backend's `Ops`.
             nets: networks by name.
-            batch: `columns` and those of `optional_columns` that are there, `[B, ...]`.
+            batch: `columns` and those of `optional_columns` that are there, `[B, ...]`. Of a recurrent policy B = S * T
+                rows of S padded sequences, with `seq_mask: [S, T]` and `state_i: [S, ...]`: means are to be taken by
+                `row_mean`.
             noise: what `noise()` drew.
             c: coefficients, scalars.
             training: passed to the networks.
@@ -149,3 +164,12 @@ class Objective(ABC):
     @abstractmethod
     def postprocess(self, fragment: Fragment) -> SampleBatch:
         """Turns a sampled fragment into training rows, in NumPy, on the worker that sampled it."""
+
+
+def row_mean(ops: Any, batch: Mapping[str, Array]) -> Callable[[Array], Array]:
+    """The mean over a batch's real rows: a function of an array `[B]`, or of a number."""
+    mask = sequences.row_mask(ops, batch)
+    if mask is None:
+        return ops.mean
+    total = ops.sum(mask)
+    return lambda x: ops.sum(x * mask) / total

@@ -15,7 +15,13 @@ Array = Any  # np.ndarray, tf.Tensor or torch.Tensor
 
 
 class Ops(Protocol):
-    """What every backend's `ops` module offers. Shapes: `x: [...]`, axis None means all axes."""
+    """What every backend's `ops` module offers. Shapes: `x: [...]`, axis None means all axes.
+
+    Attributes:
+        framework: "numpy", "tf" or "torch", for the rare thing that is the user's own code in one of them.
+    """
+
+    framework: str
 
     def abs(self, x: Array) -> Array:
         """Absolute value."""
@@ -35,8 +41,26 @@ class Ops(Protocol):
     def tanh(self, x: Array) -> Array:
         """Hyperbolic tangent."""
 
+    def sigmoid(self, x: Array) -> Array:
+        """1 / (1 + exp(-x))."""
+
+    def relu(self, x: Array) -> Array:
+        """max(x, 0)."""
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        """Product of the last two axes; those before are a batch, broadcast."""
+
+    def transpose(self, x: Array, axes: tuple[int, ...]) -> Array:
+        """The axes in another order."""
+
     def softplus(self, x: Array) -> Array:
         """log(1 + exp(x)), without overflow."""
+
+    def lgamma(self, x: Array) -> Array:
+        """log(Gamma(x)) for x > 0."""
+
+    def digamma(self, x: Array) -> Array:
+        """The derivative of `lgamma`."""
 
     def minimum(self, x: Array, y: Array) -> Array:
         """Elementwise; y may be a number."""

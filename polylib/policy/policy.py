@@ -7,6 +7,7 @@ which are there for people who look inside.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,11 +16,14 @@ from typing import Any, ClassVar, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from polylib.errors import BatchError, ConfigError, WeightsError, did_you_mean
+from polylib.errors import BatchError, ConfigError, EnvError, WeightsError, did_you_mean
 from polylib.models.distributions import BoundDistribution
+from polylib.models.filters import make_filter
+from polylib.models.networks import SEQ_MASK, NetworkSpec, batch_dtype
 from polylib.models.numpy_network import NumpyNetwork
+from polylib.models.spaces import flatten, is_nested, leaves, mask_column, unflatten, unusable_rows
 from polylib.policy import columns as col
-from polylib.policy import numpy_ops
+from polylib.policy import numpy_ops, sequences
 from polylib.policy.objective import PolicySpec
 
 Weights = dict[str, np.ndarray]
@@ -45,6 +49,25 @@ def random_stream(seed: int | None, *key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
+Layout = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+
+
+class Prepared(NamedTuple):
+    """A batch ready to learn from.
+
+    Attributes:
+        columns: flat columns `[size, ...]`; `[size, steps, ...]` and `seq_mask`, `state_i` for sequences.
+        size: rows, or sequences of a recurrent policy.
+        steps: per sequence, padding included; 1 for rows.
+        mask: `[size, steps]`, which steps are real; None for rows.
+    """
+
+    columns: dict[str, np.ndarray]
+    size: int
+    steps: int
+    mask: np.ndarray | None
+
+
 class Policy(ABC):
     """Maps observations to actions and learns from batches.
 
@@ -57,9 +80,12 @@ class Policy(ABC):
         coefficients: what changes during training (`lr`, `kl_coeff`, ...), fed on every call; see `set_coefficients`.
         num_updates: gradient steps taken.
         global_timestep: environment steps sampled by all workers when schedules were last updated.
+        filter: of observations; acting applies it, samplers apply and update it.
+        masked: whether observations hold an action mask.
     """
 
     framework: str = ""
+    nets: Mapping[str, Any]  # the backend's networks by name, see `polylib.models.networks.Network`
     #: Up to how many rows the backend acts through NumPy copies of its networks, which is where that is faster.
     mirror_rows: ClassVar[float] = 0
 
@@ -75,14 +101,26 @@ class Policy(ABC):
         self.coefficients: dict[str, float] = dict(self.objective.coefficients())
         self.set_coefficients(**self.coefficients)
         self.set_coefficients(**self.objective.scheduled(0))
-        self._obs_shape, self._obs_dtype = self._column("obs")
-        self._state_shapes = [shape for net in self.network_specs.values() for shape in net.state]
-        self._columns = {name: self._column(name) for name in self.objective.columns + self.objective.optional_columns}
-        self._mirroring = self.mirror_rows > 0
+        self.filter = make_filter(self.config.get("observation_filter", "NoFilter"), spec.observation_space)
+        #: What acting takes besides observations and states: `prev_actions`, `prev_rewards`, or neither.
+        self.previous = tuple(
+            name
+            for name in ("prev_actions", "prev_rewards")
+            if any(column.split("/")[0] == name for net in self.network_specs.values() for column in net.inputs)
+        )
+        self._nested_obs, self._nested_actions = is_nested(spec.observation_space), is_nested(spec.action_space)
+        self._layouts = {name: self._layout(name) for name in ("obs", "actions", *self.previous)}
+        self._obs_shape, self._obs_dtype = next(iter(self._layouts["obs"].values()))
+        self._mask_column = self._find_mask()
+        self.masked = self._mask_column is not None
+        self._columns = {name: self._layout(name) for name in (*self.objective.columns, *self.previous)}
+        self._optional = {name: self._layout(name) for name in self.objective.optional_columns}
+        self._mirroring = self.mirror_rows > 0 and all(isinstance(x, NetworkSpec) for x in self.network_specs.values())
         self._mirror: dict[str, NumpyNetwork] = {}  # empty: to be made from the weights
         self._build()
+        self._state_shapes = [shape for net in self.nets.values() for shape in net.state]
         rng = random_stream(spec.seed, 0)
-        self._set_weights({k: w for net in self.network_specs.values() for k, w in net.initial_weights(rng).items()})
+        self._set_weights({k: w for net in self.nets.values() for k, w in net.initial_weights(rng).items()})
 
     # --- acting
 
@@ -92,32 +130,75 @@ class Policy(ABC):
         state: Sequence[np.ndarray] | None = None,
         explore: bool | None = None,
         action_mask: np.ndarray | None = None,
+        prev_actions: Any = None,
+        prev_rewards: Any = None,
     ) -> ActionOutput:
-        """Chooses an action per observation.
+        """Chooses an action per observation, as the environment gives them: the policy's filter is applied here.
 
         Args:
-            obs: `[B, *obs_shape]`.
+            obs: `[B, *obs_shape]`, nested as the observation space is.
             state: recurrent state, a list of `[B, *state_shape]`; None: zeros. Feed-forward policies take None or [].
             explore: sample (True) or take the most likely action (False); None: the config's `explore`.
-            action_mask: `[B, dist_inputs] bool`, False for discrete actions not to take.
+            action_mask: `[B, dist_inputs] bool`, False for discrete actions not to take; one in a Dict observation
+                counts too.
+            prev_actions: `[B, *action_shape]`, the actions of the steps before, for networks that see them; None:
+                zeros, as at an episode's start.
+            prev_rewards: `[B]`, the rewards of the steps before, likewise.
 
         Raises:
             BatchError: if a shape doesn't fit the spaces, or a row of `action_mask` allows no action.
         """
-        inputs = self._inputs(obs, state, action_mask)
-        size = len(inputs["obs"])
+        inputs = self._inputs(obs, state, action_mask, prev_actions, prev_rewards)
+        if not self.filter.identity:
+            columns = self._layouts["obs"]
+            inputs.update(self.filter({name: inputs[name] for name in columns}, update=False))
+        return self.act(inputs, explore)
+
+    def act(self, inputs: dict[str, np.ndarray], explore: bool | None = None) -> ActionOutput:
+        """Chooses actions for inputs that are known to fit: what samplers call, step by step.
+
+        Args:
+            inputs: flat columns `[B, ...]` as networks see them: `obs` (or its parts, `obs/...`), filtered; `state_i`,
+                `prev_actions`, `prev_rewards` and `action_mask` where the policy takes them.
+            explore: as in `compute_actions`.
+        """
+        size = len(next(iter(inputs.values())))
         if explore is None:
             explore = self.config.get("explore", True)
         dist = self.objective.dist
         noise = dist.noise(self.rng, size) if explore else dist.zero_noise(size)
         mirrored = self._mirroring and size <= self.mirror_rows
         out = self._act_in_numpy(inputs, noise) if mirrored else self._act(inputs, noise)
-        actions = out.pop("actions")
-        if actions.dtype != self._action_dtype:
-            actions = actions.astype(self._action_dtype)
-        elif "action_raw" in out and np.may_share_memory(actions, out["action_raw"]):
-            actions = actions.copy()  # an environment may write to its action; that must not change what is learnt from
-        return ActionOutput(actions, [out.pop(f"state_out_{i}") for i in range(len(self._state_shapes))], out)
+        if explore and dist.on_host:
+            self._draw_on_host(out)
+        state = [out.pop(f"state_out_{i}") for i in range(len(self._state_shapes))]
+        if self._nested_actions:
+            actions = unflatten(self.action_space, self._pop_actions(out), "actions")
+        else:
+            actions = self._own(out.pop("actions"), self._action_dtype, out)
+        return ActionOutput(actions, state, out)
+
+    @staticmethod
+    def _own(actions: np.ndarray, dtype: np.dtype[Any], out: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Actions in their dtype: an environment may write to its action; that must not change what is learnt from."""
+        if actions.dtype != dtype:
+            return actions.astype(dtype)
+        return actions.copy() if "action_raw" in out and np.may_share_memory(actions, out["action_raw"]) else actions
+
+    def _pop_actions(self, out: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        spaces = leaves(self.action_space, "actions")
+        return {
+            name: self._own(out.pop(name), space.dtype, out)  # type: ignore[arg-type]
+            for name, space in spaces.items()
+        }
+
+    def _draw_on_host(self, out: dict[str, np.ndarray]) -> None:
+        """Replaces deterministic actions by drawn ones, for distributions that no noise from outside can sample."""
+        actions, raw, logp = self.objective.dist.draw(self.rng, out["action_dist_inputs"])
+        out.update(actions if isinstance(actions, Mapping) else {"actions": actions})
+        out["action_logp"] = logp
+        if raw is not None:
+            out["action_raw"] = raw
 
     def compute_single_action(
         self,
@@ -126,6 +207,8 @@ class Policy(ABC):
         explore: bool | None = None,
         full_fetch: bool = False,
         action_mask: np.ndarray | None = None,
+        prev_action: Any = None,
+        prev_reward: float | None = None,
     ) -> Any:
         """Chooses the action of one observation.
 
@@ -135,6 +218,8 @@ class Policy(ABC):
             explore: as in `compute_actions`.
             full_fetch: return `(action, state, extras)` also for a feed-forward policy.
             action_mask: `[dist_inputs] bool`.
+            prev_action: `[*action_shape]`, the action of the step before, for networks that see it; None: zeros.
+            prev_reward: the reward of the step before, likewise.
 
         Returns:
             The action; `(action, state, extras)` if `state` or `full_fetch` is given or the policy is recurrent.
@@ -142,61 +227,85 @@ class Policy(ABC):
         Raises:
             BatchError: if a shape doesn't fit the spaces.
         """
-        batch = np.asarray(obs)[None]
+        batch = self._one_row(self.observation_space, obs, "obs")
         self.check_observations(batch)
         out = self.compute_actions(
             batch,
             None if state is None else [np.asarray(s)[None] for s in state],
             explore,
             None if action_mask is None else np.asarray(action_mask)[None],
+            None if prev_action is None else self._one_row(self.action_space, prev_action, "prev_actions"),
+            None if prev_reward is None else np.array([prev_reward], np.float32),
         )
-        action = out.actions[0]
+        if self._nested_actions:
+            flat = flatten(self.action_space, out.actions, "actions")
+            action = unflatten(self.action_space, {name: x[0] for name, x in flat.items()}, "actions")
+        else:
+            action = out.actions[0]
         if state is None and not full_fetch and not self._state_shapes:
             return action
         return ActionOutput(action, [s[0] for s in out.state], {k: v[0] for k, v in out.extras.items()})
+
+    @staticmethod
+    def _one_row(space: gym.Space[Any], value: Any, name: str) -> Any:
+        if not is_nested(space):
+            return np.asarray(value)[None]
+        flat = flatten(space, value, name)
+        return unflatten(space, {key: np.asarray(x)[None] for key, x in flat.items()}, name)
 
     def check_observations(self, obs: Any) -> None:
         """Checks values that people pass, `[B, *obs_shape]`; samplers check theirs a fragment at a time.
 
         Raises:
-            BatchError: naming the row that holds NaN, an infinity, or a class that a Discrete space hasn't.
+            BatchError: naming the row that holds NaN, an infinity, or a class that a discrete space hasn't.
         """
-        array, space = np.asarray(obs), self.observation_space
-        if isinstance(space, gym.spaces.Discrete):
-            wrong = (array < space.start) | (array >= space.start + space.n)
-        else:
-            wrong = ~np.isfinite(array) if array.dtype.kind == "f" else np.zeros(array.shape, np.bool_)
-        if wrong.any():
-            row = int(np.argwhere(wrong)[0][0])
-            raise BatchError(f"observation {array[row]} (row {row}): not finite, or not in the space {space}")
+        spaces = leaves(self.observation_space)
+        for name, value in flatten(self.observation_space, obs).items():
+            array, space = np.asarray(value), spaces[name]
+            if array.ndim != 1 + len(space.shape or ()):
+                continue  # acting names it
+            wrong = unusable_rows(array[None], space)[0]
+            if wrong.any():
+                row, part = int(np.argmax(wrong)), "" if name == "obs" else f" of {name!r}"
+                raise BatchError(f"observation {array[row]}{part} (row {row}): not finite, or not in the space {space}")
 
     def compute_log_likelihoods(
-        self, actions: Any, obs: Any, state: Sequence[np.ndarray] | None = None, action_mask: np.ndarray | None = None
+        self,
+        actions: Any,
+        obs: Any,
+        state: Sequence[np.ndarray] | None = None,
+        action_mask: np.ndarray | None = None,
+        prev_actions: Any = None,
+        prev_rewards: Any = None,
     ) -> np.ndarray:
         """Log-probability `[B]` of actions `[B, *action_shape]` (the environment's units) under the current policy.
 
         Args:
             actions: what was done.
-            obs: `[B, *obs_shape]`.
+            obs: `[B, *obs_shape]` as batches hold it: filtered, if the policy has a filter.
             state: recurrent state.
             action_mask: `[B, dist_inputs] bool`.
+            prev_actions: as in `compute_actions`.
+            prev_rewards: as in `compute_actions`.
 
         Raises:
             BatchError: if a shape doesn't fit the spaces, or an action is outside a discrete space.
         """
-        inputs = self._inputs(obs, state, action_mask)
-        cast = self._cast("actions", actions, *self._column("actions"))
-        _count_rows({"obs": inputs["obs"], "actions": cast})
-        self.objective.dist.check_actions(cast)
+        inputs = self._inputs(obs, state, action_mask, prev_actions, prev_rewards)
+        cast = self._cast_all("actions", actions, self._layouts["actions"])
+        _count_rows({**inputs, **cast})
+        self.objective.dist.check_actions(self.objective.taken(cast))
         return self._log_likelihoods(inputs, cast)
 
-    def compute_values(self, obs: Any, state: Sequence[np.ndarray] | None = None) -> np.ndarray:
-        """Values `[B] float32` of observations `[B, *obs_shape]`.
+    def compute_values(
+        self, obs: Any, state: Sequence[np.ndarray] | None = None, prev_actions: Any = None, prev_rewards: Any = None
+    ) -> np.ndarray:
+        """Values `[B] float32` of observations `[B, *obs_shape]` as batches hold them (filtered).
 
         Raises:
             BatchError: if a shape doesn't fit the spaces, or the algorithm has no value function.
         """
-        values = self._values(self._inputs(obs, state, None))
+        values = self._values(self._inputs(obs, state, None, prev_actions, prev_rewards))
         if values is None:
             raise BatchError(f"{type(self.objective).__name__} has no value function")
         return values
@@ -215,18 +324,21 @@ class Policy(ABC):
         Raises:
             BatchError: naming the column that is missing or doesn't fit.
         """
-        prepared, size = self._prepare(batch)
-        stats, rows = self._learn(prepared, self.objective.noise(self.rng, size))
+        prepared = self.prepare(batch)
+        stats, rows = self._learn(prepared.columns, self._learning_noise(prepared, (prepared.size,)))
         self._mirror = {}
         self.num_updates += 1
-        return self._info(stats, rows)
+        return self._info(stats, rows, prepared)
 
-    def learn_on_minibatches(self, batch: Mapping[str, Any], indices: np.ndarray) -> dict[str, np.ndarray]:
+    def learn_on_minibatches(
+        self, batch: Mapping[str, Any] | Prepared, indices: np.ndarray
+    ) -> dict[str, np.ndarray]:
         """A gradient step per row of `indices`, in one call where the backend can.
 
         Args:
-            batch: the objective's columns, `[B, ...]`.
-            indices: `[U, M] int32`: the rows of `batch` that each of U updates uses.
+            batch: the objective's columns, `[B, ...]`, or what `prepare` made of them.
+            indices: `[U, M] int32`: the rows of `batch` (of a recurrent policy: the sequences) that each of U updates
+                uses.
 
         Returns:
             Stats of every update, `[U] float32` by name.
@@ -234,16 +346,16 @@ class Policy(ABC):
         Raises:
             BatchError: naming the column that is missing or doesn't fit.
         """
-        prepared, size = self._prepare(batch)
+        prepared = self.prepare(batch)
+        size = prepared.size
         indices = np.asarray(indices)
         if indices.ndim != 2 or not indices.size or indices.dtype.kind not in "iu":
             raise BatchError(f"indices must be [U, M] integers, got {indices.dtype}{list(indices.shape)}")
         if indices.min() < 0 or indices.max() >= size:
             raise BatchError(f"indices from {indices.min()} to {indices.max()}: the batch has rows 0 to {size - 1}")
         indices = np.ascontiguousarray(indices, np.int32)
-        flat = self.objective.noise(self.rng, indices.size)
-        noise = {name: x.reshape(*indices.shape, *x.shape[1:]) for name, x in flat.items()}
-        stats = self._learn_minibatches(prepared, noise, indices)
+        noise = self._learning_noise(prepared, indices.shape)
+        stats = self._learn_minibatches(prepared.columns, noise, indices)
         self._mirror = {}
         self.num_updates += len(indices)
         return stats
@@ -254,9 +366,10 @@ class Policy(ABC):
         Raises:
             BatchError: naming the column that is missing or doesn't fit.
         """
-        prepared, size = self._prepare(batch)
-        grads, stats, rows = self._gradients(prepared, self.objective.noise(self.rng, size))
-        return grads, self._info(stats, rows)
+        prepared = self.prepare(batch)
+        noise = self._learning_noise(prepared, (prepared.size,))
+        grads, stats, rows = self._gradients(prepared.columns, noise)
+        return grads, self._info(stats, rows, prepared)
 
     def apply_gradients(self, gradients: Mapping[str, np.ndarray]) -> None:
         """Takes a step along gradients that `compute_gradients` returned, here or on another worker.
@@ -322,6 +435,7 @@ class Policy(ABC):
             "num_updates": self.num_updates,
             "global_timestep": self.global_timestep,
             "rng": self.rng.bit_generator.state,
+            "filter": self.filter.get_state(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -337,6 +451,8 @@ class Policy(ABC):
         coefficients = self._check_coefficients(state["coefficients"])
         counters = int(state["num_updates"]), int(state["global_timestep"])
         random_stream(0).bit_generator.state = state["rng"]  # raises here if it is none
+        if "filter" in state:
+            self.filter.set_state(state["filter"])  # raises here if it doesn't fit
         self._set_weights(weights)
         self._mirror = {}
         self._set_optimizer(optimizer)
@@ -401,9 +517,31 @@ class Policy(ABC):
 
     # --- preparation
 
-    def _column(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        shape, dtype = col.resolve(name, self.observation_space, self.action_space, self.objective.dist.inputs_size)
-        return shape, np.dtype(np.float32) if dtype == np.float64 else dtype
+    def _layout(self, name: str) -> Layout:
+        """Shape and dtype of a column, or of each of its parts."""
+        if name in ("obs", "new_obs"):
+            spaces = leaves(self.observation_space, name)
+        elif name in ("actions", "prev_actions"):
+            spaces = leaves(self.action_space, name)
+        else:
+            dist = self.objective.dist
+            shape, dtype = col.resolve(
+                name, self.observation_space, self.action_space, dist.inputs_size, dist.raw_size
+            )
+            return {name: (shape, np.dtype(np.float32) if dtype == np.float64 else dtype)}
+        return {part: (tuple(space.shape or ()), batch_dtype(space)) for part, space in spaces.items()}
+
+    def _find_mask(self) -> str | None:
+        """The column of a Dict observation that holds the action mask."""
+        name = mask_column(self.observation_space)
+        if name is not None:
+            shape, size = self._layouts["obs"][name][0], self.objective.dist.inputs_size
+            if math.prod(shape) != size:
+                raise EnvError(
+                    f"observation space: its 'action_mask' has shape {list(shape)}, expected [{size}]: one flag for "
+                    f"each input of the action distribution of {self.action_space}"
+                )
+        return name
 
     @property
     def _action_dtype(self) -> np.dtype[Any]:
@@ -425,59 +563,147 @@ class Policy(ABC):
             raise BatchError(f"column {name!r} has dtype {array.dtype}, expected {dtype}")
         return array.astype(dtype)
 
+    def _cast_all(self, name: str, value: Any, layout: Layout) -> dict[str, np.ndarray]:
+        """A column's parts, cast and checked."""
+        if name in layout:
+            return {name: self._cast(name, value, *layout[name])}
+        space = self.observation_space if name in ("obs", "new_obs") else self.action_space
+        flat = flatten(space, value, name)
+        return {part: self._cast(part, flat[part], *fits) for part, fits in layout.items()}
+
     def _inputs(
-        self, obs: Any, state: Sequence[np.ndarray] | None, action_mask: np.ndarray | None
+        self,
+        obs: Any,
+        state: Sequence[np.ndarray] | None,
+        action_mask: np.ndarray | None,
+        prev_actions: Any,
+        prev_rewards: Any,
     ) -> dict[str, np.ndarray]:
-        inputs = {"obs": self._cast("obs", obs, self._obs_shape, self._obs_dtype)}
-        size = len(inputs["obs"])
+        if self._nested_obs:
+            inputs = self._cast_all("obs", obs, self._layouts["obs"])
+        else:
+            inputs = {"obs": self._cast("obs", obs, self._obs_shape, self._obs_dtype)}
+        size = len(next(iter(inputs.values())))
         if state is not None and len(state) != len(self._state_shapes):
             raise BatchError(f"got {len(state)} state arrays, this policy has {len(self._state_shapes)}")
         for i, shape in enumerate(self._state_shapes):
             value = np.zeros((size, *shape), np.float32) if state is None else state[i]
             inputs[f"state_{i}"] = self._cast(f"state_{i}", value, shape, np.dtype(np.float32))
+        for name, value in (("prev_actions", prev_actions), ("prev_rewards", prev_rewards)):
+            if name in self.previous:
+                inputs |= self.first_previous(name, size) if value is None else self._cast_previous(name, value)
         if action_mask is not None:
-            inputs["action_mask"] = self._cast("action_mask", action_mask, *self._column("action_mask"))
-            self.objective.dist.check_mask(inputs["action_mask"])
+            inputs["action_mask"] = self._cast("action_mask", action_mask, *self._layout("action_mask")["action_mask"])
+        self.take_mask(inputs)
         if len(inputs) > 1:
             _count_rows(inputs)
         return inputs
 
-    def _prepare(self, batch: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], int]:
-        """The columns that the losses use, cast and checked, and the number of rows."""
-        prepared = {}
-        for name, (shape, dtype) in self._columns.items():
+    def _cast_previous(self, name: str, value: Any) -> dict[str, np.ndarray]:
+        return self._cast_all(name, value, self._layouts[name])
+
+    def first_previous(self, name: str, size: int) -> dict[str, np.ndarray]:
+        """`prev_actions` or `prev_rewards` of first steps: zeros (of discrete parts the first class); flat columns."""
+        spaces = leaves(self.action_space, name) if name == "prev_actions" else {}
+        return {
+            part: np.zeros((size, *shape), dtype) + np.asarray(getattr(spaces.get(part), "start", 0), dtype)
+            for part, (shape, dtype) in self._layouts[name].items()
+        }
+
+    def take_mask(self, inputs: dict[str, np.ndarray]) -> None:
+        """Adds `action_mask` to flat columns where it stands in the observations, and checks it.
+
+        Raises:
+            BatchError: if a row allows no action.
+        """
+        if self._mask_column is not None:
+            flags = inputs[self._mask_column]
+            mask = flags.reshape(len(flags), -1) != 0
+            given = inputs.get("action_mask")
+            inputs["action_mask"] = mask if given is None else mask & given
+        if "action_mask" in inputs:
+            self.objective.dist.check_mask(inputs["action_mask"])
+
+    def prepare(self, batch: Mapping[str, Any] | Prepared) -> Prepared:
+        """The columns that the losses use, cast and checked; for a recurrent policy as padded sequences.
+
+        Args:
+            batch: the objective's columns, `[B, ...]`; of a recurrent policy also `state_in_0`, ... (the state before
+                each row, zeros if there is none) and `unroll_id`, `eps_id` or `seq_lens` to tell sequences apart.
+
+        Raises:
+            BatchError: naming the column that is missing or doesn't fit.
+        """
+        if isinstance(batch, Prepared):
+            return batch
+        prepared: dict[str, np.ndarray] = {}
+        for name, layout in (self._columns | self._optional).items():
             if name in batch:
-                prepared[name] = self._cast(name, batch[name], shape, dtype)
-            elif name in self.objective.columns:
+                prepared |= self._cast_all(name, batch[name], layout)
+            elif name in self.previous:
+                prepared |= self.first_previous(name, _count_rows(prepared))
+            elif name in self._columns:
                 raise BatchError(
                     f"the batch has no column {name!r}, which {type(self.objective).__name__} learns from; "
                     f"it has {', '.join(sorted(batch)) or 'none'}. Was it postprocessed?"
                 )
+        self.take_mask(prepared)
         size = _count_rows(prepared)
         if size == 0:
             raise BatchError("the batch has no rows")
-        if "actions" in prepared:
-            self.objective.dist.check_actions(prepared["actions"])
-        if "action_mask" in prepared:
-            self.objective.dist.check_mask(prepared["action_mask"])
-        return prepared, size
+        if "actions" in self._columns:
+            self.objective.dist.check_actions(self.objective.taken(prepared))
+        if not self._state_shapes:
+            return Prepared(prepared, size, 1, None)
+        return self._sequences(batch, prepared, size)
 
-    def _info(self, stats: Stats, rows: dict[str, np.ndarray]) -> dict[str, Any]:
+    def _sequences(self, batch: Mapping[str, Any], prepared: dict[str, np.ndarray], size: int) -> Prepared:
+        time = int(self.config["model"]["max_seq_len"])
+        firsts, lengths = sequences.cut(batch, size, time)
+        padded = sequences.pad(prepared, firsts, lengths, time)
+        for i, shape in enumerate(self._state_shapes):
+            name = f"state_in_{i}"
+            states = np.zeros((size, *shape), np.float32)
+            if name in batch:
+                states = self._cast(name, batch[name], shape, np.dtype(np.float32))
+                if len(states) not in (size, len(firsts)):
+                    raise BatchError(
+                        f"column {name!r} has {len(states)} rows, expected one for each of {size} rows or of "
+                        f"{len(firsts)} sequences"
+                    )
+            padded[f"state_{i}"] = states[firsts] if len(states) == size else states
+        return Prepared(padded, len(firsts), time, padded[SEQ_MASK])
+
+    def _learning_noise(self, prepared: Prepared, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """Randomness for the losses, `[*shape, ...]`; `[*shape, T, ...]` for sequences."""
+        full = shape if prepared.mask is None else (*shape, prepared.steps)
+        flat = self.objective.noise(self.rng, math.prod(full))
+        return {name: x.reshape(*full, *x.shape[1:]) for name, x in flat.items()}
+
+    def _losses(self, ops: Any, nets: Mapping[str, Any], batch: Any, noise: Any, c: Any) -> Any:
+        """The objective's losses, on rows: what backends differentiate."""
+        if SEQ_MASK in batch:
+            noise = {name: ops.reshape(x, (-1, *x.shape[2:])) for name, x in noise.items()}
+            batch = sequences.as_rows(ops, batch)
+        losses, stats, rows = self.objective.losses(ops, nets, batch, noise, c, training=True)
+        for group, item in self.groups.items():
+            for penalty in (x for name in item.networks for x in nets[name].penalties()):
+                losses = {**losses, group: losses[group] + penalty}
+        return losses, stats, rows
+
+    def _info(self, stats: Stats, rows: dict[str, np.ndarray], prepared: Prepared) -> dict[str, Any]:
+        if prepared.mask is not None:
+            rows = {name: x[prepared.mask.ravel()] for name, x in rows.items()}
         return {"learner_stats": stats, **({"rows": rows} if rows else {})}
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every variable by key, in the canonical layout."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        for net in self.network_specs.values():
-            for layer in net.layers:
-                if layer.kind == "dense":
-                    kernel, bias = net.weight_keys()[layer.name]
-                    shapes[kernel], shapes[bias] = (layer.fan_in, layer.units), (layer.units,)
-        return shapes
+        return {key: shape for net in self.nets.values() for key, shape in net.shapes().items()}
 
     def _trainable_keys(self) -> dict[str, tuple[int, ...]]:
-        trained = {name for group in self.groups.values() for name in group.networks}
-        return {key: shape for key, shape in self._shapes().items() if key.split("/")[0] in trained}
+        trained = [self.nets[name] for group in self.groups.values() for name in group.networks]
+        keys = {key for net in trained for key in net.trainable_keys()}
+        return {key: shape for key, shape in self._shapes().items() if key in keys}
 
     def _check_weights(
         self, weights: Mapping[str, np.ndarray], what: str, shapes: dict[str, tuple[int, ...]]
@@ -507,7 +733,8 @@ class Policy(ABC):
     def _act_in_numpy(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
         if not self._mirror:
             weights = self._get_weights()
-            self._mirror = {name: NumpyNetwork(spec, weights) for name, spec in self.network_specs.items()}
+            specs = {name: spec for name, spec in self.network_specs.items() if isinstance(spec, NetworkSpec)}
+            self._mirror = {name: NumpyNetwork(spec, weights) for name, spec in specs.items()}
         return self.objective.act(numpy_ops, self._mirror, inputs, noise, self.coefficients)
 
     @abstractmethod
@@ -527,8 +754,8 @@ class Policy(ABC):
         """What `Objective.values` returns."""
 
     @abstractmethod
-    def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
-        """Log-probabilities of actions."""
+    def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: dict[str, np.ndarray]) -> np.ndarray:
+        """Log-probabilities of actions, flat columns."""
 
     @abstractmethod
     def _learn(

@@ -35,7 +35,7 @@ CALLS_PER_STEP = {
 # Python calls of `compute_single_action`.
 CALLS_PER_ACTION = {"tf": 25, "tf2": 660, "tf2-traced": 25, "torch": 25, "numpy": 25}
 # Python calls of one update, where there is anything per update at all: tf and traced tf2 do all updates in one call.
-CALLS_PER_UPDATE = {"tf": 0.5, "tf2": 7256, "tf2-traced": 0.5, "torch": 235}
+CALLS_PER_UPDATE = {"tf": 0.5, "tf2": 6895, "tf2-traced": 0.5, "torch": 181}
 # Most bytes that NumPy holds at a time, as a multiple of the batch's own.
 PEAK_OF_SAMPLING = 3.2
 PEAK_OF_LEARNING = {"tf": 0.3, "tf2": 2.95, "tf2-traced": 1.33, "torch": 0.67}

@@ -224,7 +224,7 @@ def test_the_collector_hands_out_copies():
         collector.column(name, (), np.bool_)
     collector.next_row()
     collector.put(0, "obs", np.array([5.0], np.float32))
-    fragment = collector.fragment(np.array([6.0]), False, 0)
+    fragment = collector.fragment({"obs": np.array([6.0])}, False, 0)
     collector.next_row()
     collector.put(0, "obs", np.array([9.0], np.float32))
     assert fragment.batch["obs"].tolist() == [5.0]
@@ -272,7 +272,7 @@ def test_integer_actions_arrive_in_the_environments_units(make_worker):
     assert [int(a) for a in env.actions] == [6, 6, 6]
     assert all(env.action_space.contains(a) for a in env.actions)
     worker = make_worker(lambda config: ScriptEnv({"actions": gym.spaces.MultiDiscrete([3, 2], start=[5, 7])}))
-    worker.get_policy().act = lambda obs: np.array([[7, 8]])
+    worker.get_policy().actions = lambda obs: np.array([[7, 8]])
     assert worker.sample()["actions"].tolist() == [[7, 8]] * 4
 
 

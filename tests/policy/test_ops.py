@@ -15,9 +15,9 @@ from polylib.policy import numpy_ops
 from polylib.policy.ops import NAMES
 
 MODULES = {
-    "polylib.policy.numpy_ops": [],
-    "polylib.policy.tf.ops": [needs_tf],
-    "polylib.policy.torch.ops": [needs_torch],
+    "polylib.policy.numpy_ops": ("numpy", []),
+    "polylib.policy.tf.ops": ("tf", [needs_tf]),
+    "polylib.policy.torch.ops": ("torch", [needs_torch]),
 }
 
 
@@ -81,7 +81,20 @@ CASES: dict[str, list[Case]] = {
     "square": [*unary("square"), Case(lambda ops, x: ops.square(x), (ints(9, 4),))],
     "tanh": [*unary("tanh"), Case(lambda ops, x: ops.tanh(x), (F32([-50, 50]),), (0,))],
     # Large arguments: neither overflow nor a lost tail.
+    "sigmoid": [*unary("sigmoid"), Case(lambda ops, x: ops.sigmoid(x), (F32([-80, -20, 0, 20, 80]),), (0,))],
+    "relu": unary("relu"),
+    "matmul": [
+        Case(lambda ops, x, y: ops.matmul(x, y), (normal(2, 3), normal(3, 4)), (0, 1)),
+        Case(lambda ops, x, y: ops.matmul(x, y), (normal(5, 2, 3), normal(5, 3, 4)), (0, 1)),
+        Case(lambda ops, x, y: ops.matmul(x, y), (normal(2, 3).astype(np.float64), normal(3, 4).astype(np.float64))),
+    ],
+    "transpose": [
+        Case(lambda ops, x: ops.transpose(x, (1, 0)), (normal(2, 3),), (0,)),
+        Case(lambda ops, x: ops.transpose(x, (2, 0, 1)), (normal(2, 3, 4),), (0,)),
+    ],
     "softplus": [*unary("softplus"), Case(lambda ops, x: ops.softplus(x), (F32([-80, -20, 0, 20, 80, 500]),), (0,))],
+    "lgamma": [*unary("lgamma", positive), Case(lambda ops, x: ops.lgamma(x), (F32([1e-3, 1, 2, 50, 2000]),), (0,))],
+    "digamma": [*unary("digamma", positive), Case(lambda ops, x: ops.digamma(x), (F32([0.1, 1, 2, 50, 2000]),), (0,))],
     "minimum": binary("minimum"),
     "maximum": binary("maximum"),
     "clip": [
@@ -192,13 +205,16 @@ def test_every_name_has_cases():
     assert set(CASES) == set(NAMES)
 
 
-@pytest.mark.parametrize("module", [pytest.param(name, marks=marks) for name, marks in MODULES.items()])
-def test_a_module_has_these_names_and_no_others(module):
+@pytest.mark.parametrize(
+    ("module", "framework"), [pytest.param(name, fw, marks=marks) for name, (fw, marks) in MODULES.items()]
+)
+def test_a_module_has_these_names_and_no_others(module, framework):
     """A private extra of one backend would work there and fail in the other modes."""
     helpers = {"annotations", "Any", "Callable", "Sequence"}
     members = vars(importlib.import_module(module)).items()
     found = {k for k, v in members if not k.startswith("_") and not isinstance(v, types.ModuleType)}
-    assert found - helpers == set(NAMES)
+    assert found - helpers - {"framework"} == set(NAMES)
+    assert importlib.import_module(module).framework == framework
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -228,5 +244,6 @@ def test_the_oracle_keeps_float64():
     for name in NAMES:
         if name not in ("argmax", "one_hot", "to_int", "reverse_scan", "pick", "constant"):
             args = {"minimum": (x, 0.5), "maximum": (x, 0.5), "clip": (x, 0.2, 0.8), "where": (x > 0.5, x, 0.0)}
+            args |= {"matmul": (x, x.T), "transpose": (x, (1, 0))}
             call = {**args, "reshape": (x, (3, 2)), "stack": ([x, x],), "concat": ([x, x],)}.get(name, (x,))
             assert np.asarray(getattr(numpy_ops, name)(*call)).dtype == np.float64, name

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from polylib.evaluation.postprocessing import postprocess_fragment
-from polylib.models.networks import NetworkSpec, actor_critic
+from polylib.models.custom import CustomNetwork, custom_network
+from polylib.models.default_networks import actor_critic
+from polylib.models.networks import NetworkSpec
 from polylib.policy.fragment import Fragment
-from polylib.policy.objective import Objective, PolicySpec
+from polylib.policy.objective import Objective, PolicySpec, row_mean
 from polylib.policy.ops import Array
 from polylib.policy.sample_batch import SampleBatch
 from polylib.schedules import ConstantSchedule, Schedule, make_schedule
@@ -49,17 +51,18 @@ def ppo_loss(
     clipped = ops.clip(ratio, 1.0 - c["clip_param"], 1.0 + c["clip_param"])
     surrogate = ops.minimum(batch["advantages"] * ratio, batch["advantages"] * clipped)
     value_error = ops.minimum(ops.square(values - batch["value_targets"]), c["vf_clip_param"])
-    loss = ops.mean(
+    mean = row_mean(ops, batch)
+    loss = mean(
         -surrogate + c["vf_loss_coeff"] * value_error + c["kl_coeff"] * kl - c["entropy_coeff"] * entropy
     )
     residual = batch["value_targets"] - values
-    unexplained = ops.mean(ops.square(residual - ops.mean(residual)))
-    variance = ops.mean(ops.square(batch["value_targets"] - ops.mean(batch["value_targets"])))
+    unexplained = mean(ops.square(residual - mean(residual)))
+    variance = mean(ops.square(batch["value_targets"] - mean(batch["value_targets"])))
     return loss, {
-        "policy_loss": -ops.mean(surrogate),
-        "vf_loss": ops.mean(value_error),
-        "kl": ops.mean(kl),
-        "entropy": ops.mean(entropy),
+        "policy_loss": -mean(surrogate),
+        "vf_loss": mean(value_error),
+        "kl": mean(kl),
+        "entropy": mean(entropy),
         # A constant target has nothing to explain: the floor keeps the ratio finite, and -1 bounds it as in RLlib.
         "vf_explained_var": ops.maximum(1.0 - unexplained / ops.maximum(variance, 1e-8), -1.0),
     }
@@ -80,10 +83,13 @@ class PPOObjective(Objective):
             points = config.get(f"{key}_schedule") or config[key]
             self._schedules[key] = make_schedule(points, key) or ConstantSchedule(0.0)
 
-    def networks(self) -> dict[str, NetworkSpec]:
+    def networks(self) -> dict[str, NetworkSpec | CustomNetwork]:
         """One network, `policy`: `logits` and `value`, with or without shared layers."""
-        space = self.spec.observation_space
-        return {"policy": actor_critic("policy", space, self.dist.inputs_size, self.config["model"])}
+        spec, size, model = self.spec, self.dist.inputs_size, self.config["model"]
+        outputs = {"logits": size, "value": 1}
+        custom = custom_network("policy", spec.observation_space, spec.action_space, outputs, model)
+        default = custom or actor_critic("policy", spec.observation_space, size, model, spec.action_space)
+        return {"policy": default}
 
     def coefficients(self) -> dict[str, float]:
         """Everything that changes or can be changed while training."""
@@ -122,13 +128,13 @@ class PPOObjective(Objective):
         self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
     ) -> dict[str, Array]:
         """Samples from the policy's distribution; values wait for the whole fragment."""
-        dist_inputs = self.dist_inputs(ops, nets, inputs)
+        network = nets["policy"]
+        out = network(inputs, ("logits", *network.state_outputs))
+        dist_inputs = self.dist.mask(ops, out.pop("logits"), inputs.get("action_mask"))
         actions, raw = self.dist.sample(ops, dist_inputs, noise)
-        out = {
-            "actions": actions,
-            "action_logp": self.dist.logp(ops, dist_inputs, actions, raw),
-            "action_dist_inputs": dist_inputs,
-        }
+        out.update(self.named_actions(actions))
+        out["action_logp"] = self.dist.logp(ops, dist_inputs, actions, raw)
+        out["action_dist_inputs"] = dist_inputs
         return out if raw is None else dict(out, action_raw=raw)
 
     def values(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
@@ -147,15 +153,10 @@ class PPOObjective(Objective):
         """`ppo_loss` over the network's outputs."""
         out = nets["policy"](batch, training=training)
         dist_inputs = self.dist.mask(ops, out["logits"], batch.get("action_mask"))
-        loss, stats = ppo_loss(
-            ops,
-            self.dist.logp(ops, dist_inputs, batch["actions"], batch.get("action_raw")),
-            self.dist.kl(ops, batch["action_dist_inputs"], dist_inputs),
-            self.dist.entropy(ops, dist_inputs),
-            out["value"][:, 0],
-            batch,
-            c,
+        logp, kl, entropy = self.dist.loss_terms(
+            ops, dist_inputs, batch["action_dist_inputs"], self.taken(batch), batch.get("action_raw")
         )
+        loss, stats = ppo_loss(ops, logp, kl, entropy, out["value"][:, 0], batch, c)
         return {"default": loss}, dict(stats, cur_kl_coeff=c["kl_coeff"], entropy_coeff=c["entropy_coeff"]), {}
 
     def postprocess(self, fragment: Fragment) -> SampleBatch:

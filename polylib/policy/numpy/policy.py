@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from polylib.errors import FrameworkError
+from polylib.models.networks import NetworkSpec
 from polylib.models.numpy_network import NumpyNetwork
 from polylib.policy import numpy_ops as ops
 from polylib.policy.policy import Policy, Stats, Weights
@@ -19,14 +20,19 @@ class NumpyPolicy(Policy):
     framework = "numpy"
 
     def _build(self) -> None:
-        self._weights: Weights = {key: np.zeros(shape, np.float32) for key, shape in self._shapes().items()}
+        specs = {name: spec for name, spec in self.network_specs.items() if isinstance(spec, NetworkSpec)}
+        if len(specs) < len(self.network_specs):
+            raise FrameworkError("a user's own model runs in its framework only: 'numpy' has the default networks")
+        self._weights: Weights = {
+            key: np.zeros(shape, np.float32) for spec in specs.values() for key, shape in spec.shapes().items()
+        }
+        self.nets = {name: NumpyNetwork(spec, self._weights) for name, spec in specs.items()}
+        for net in self.nets.values():
+            net.weights = self._weights  # one dict for all networks: setting weights changes what they see
         # Unused here, but kept, so that a checkpoint passes through unchanged.
         self._optimizer: Weights = {f"{group}/step": np.zeros((), np.float32) for group in self.groups}
         for key, shape in self._trainable_keys().items():
             self._optimizer.update({f"{key}/{leaf}": np.zeros(shape, np.float32) for leaf in "mv"})
-        self.nets = {name: NumpyNetwork(spec, self._weights) for name, spec in self.network_specs.items()}
-        for net in self.nets.values():
-            net.weights = self._weights  # one dict for all networks: setting weights changes what they see
 
     def _get_model(self) -> NumpyNetwork:
         """The main network; called with `{"obs": ...}` it returns a dict of outputs."""
@@ -41,8 +47,9 @@ class NumpyPolicy(Policy):
     def _values(self, inputs: dict[str, np.ndarray]) -> np.ndarray | None:
         return self.objective.values(ops, self.nets, inputs)
 
-    def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
-        return self.objective.dist.logp(ops, self.objective.dist_inputs(ops, self.nets, inputs), actions)
+    def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: dict[str, np.ndarray]) -> np.ndarray:
+        dist_inputs = self.objective.dist_inputs(ops, self.nets, inputs)
+        return self.objective.dist.logp(ops, dist_inputs, self.objective.taken(actions))
 
     def _refuse(self) -> NoReturn:
         raise FrameworkError("a NumPy policy only acts: build it with framework 'tf', 'tf2' or 'torch' to learn")

@@ -19,7 +19,7 @@ from polylib.errors import PolylibError
 from polylib.policy.gradients import BETA_1, BETA_2, EPSILON, clip_by_global_norm, summarize
 from polylib.policy.policy import Policy, Stats, Weights
 from polylib.policy.tf import ops
-from polylib.policy.tf.models import KerasNetwork
+from polylib.policy.tf.models import make_network
 
 # How many leading axes of each argument may change from call to call.
 _ACT = (1, 1, 0)
@@ -30,16 +30,16 @@ _PHASE = (1, 2, 0, 2)
 class TFPolicy(Policy):
     """Base of the three TensorFlow policies."""
 
-    nets: dict[str, KerasNetwork]
+    nets: dict[str, Any]
 
     # --- building blocks
 
     def _make_networks(self) -> None:
         """Networks and optimizer slots, under the mode's graph or eagerly."""
-        self.nets = {name: KerasNetwork(spec) for name, spec in self.network_specs.items()}
+        self.nets = {name: make_network(spec) for name, spec in self.network_specs.items()}
         self._variables = {key: v for net in self.nets.values() for key, v in net.variables.items()}
         self._group_keys = {
-            group: [key for name in item.networks for key in self.nets[name].variables]
+            group: [key for name in item.networks for key in self.nets[name].trainable_keys()]
             for group, item in self.groups.items()
         }
         self._slots: dict[str, Any] = {}
@@ -64,12 +64,13 @@ class TFPolicy(Policy):
         return self.objective.values(ops, self.nets, inputs)
 
     def _logp_body(self, inputs: Any, actions: Any) -> Any:
-        return self.objective.dist.logp(ops, self.objective.dist_inputs(ops, self.nets, inputs), actions)
+        dist_inputs = self.objective.dist_inputs(ops, self.nets, inputs)
+        return self.objective.dist.logp(ops, dist_inputs, self.objective.taken(actions))
 
     def _gradients_body(self, batch: Any, noise: Any, c: Any) -> tuple[dict[str, Any], Any, dict[str, Any]]:
         coefficients = self._named(c)
         with tf.GradientTape(persistent=len(self.groups) > 1) as tape:
-            losses, stats, rows = self.objective.losses(ops, self.nets, batch, noise, coefficients, training=True)
+            losses, stats, rows = self._losses(ops, self.nets, batch, noise, coefficients)
         gradients: dict[str, Any] = {}
         norms: dict[str, Any] = {}
         for group, keys in self._group_keys.items():
@@ -132,7 +133,7 @@ class TFPolicy(Policy):
     def _values(self, inputs: dict[str, np.ndarray]) -> np.ndarray | None:
         return self._run("values", tuple(inputs), self._values_body, (inputs,), (1,))
 
-    def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
+    def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: dict[str, np.ndarray]) -> np.ndarray:
         return self._run("logp", tuple(inputs), self._logp_body, (inputs, actions), (1, 1))
 
     def _learn(self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]) -> tuple[Stats, dict[str, np.ndarray]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,7 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from polylib.errors import FrameworkError
-from polylib.models.networks import Layer, NetworkSpec
+from polylib.models.custom import CustomNetwork
+from polylib.models.networks import SEQ_MASK, Layer, NetworkSpec, SpecNetwork
+from polylib.models.recurrent import CELLS
+from polylib.policy.tf import ops
 
 if keras.backend.backend() != "tensorflow":
     raise FrameworkError(
@@ -20,41 +23,129 @@ if keras.backend.backend() != "tensorflow":
 
 
 class OneHot(keras.layers.Layer):
-    """`[B] int` to `[B, units] float32`; class `offset` comes first."""
+    """`[N]` or `[N, ...] int` to `[N, units] float32`: each component's classes side by side."""
 
-    def __init__(self, units: int, offset: int = 0, **kwargs: Any) -> None:
+    def __init__(self, sizes: Sequence[int], offsets: Sequence[int], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.units, self.offset = units, offset
+        self.sizes, self.offsets = tuple(sizes), tuple(offsets)
 
     def call(self, inputs: Any) -> Any:
         """The one-hot vectors."""
-        return tf.one_hot(inputs - self.offset, self.units)
+        return one_hot(inputs, self.sizes, self.offsets)
 
     def get_config(self) -> dict[str, Any]:
         """For saving."""
-        return {**super().get_config(), "units": self.units, "offset": self.offset}
+        return {**super().get_config(), "sizes": self.sizes, "offsets": self.offsets}
 
 
 class Cast(keras.layers.Layer):
-    """Any dtype to float32."""
+    """Any dtype to float32, times `scale`."""
+
+    def __init__(self, scale: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scale = scale
 
     def call(self, inputs: Any) -> Any:
         """The cast tensor."""
-        return tf.cast(inputs, tf.float32)
+        return cast(inputs, self.scale)
+
+    def get_config(self) -> dict[str, Any]:
+        """For saving."""
+        return {**super().get_config(), "scale": self.scale}
+
+
+class LogStd(keras.layers.Layer):
+    """Appends trained numbers, the same for every row."""
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.units = units
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the variable."""
+        self.log_std = self.add_weight(shape=(self.units,), initializer="zeros", name="log_std")
+        super().build(input_shape)
+
+    def call(self, inputs: Any) -> Any:
+        """`[N, k]` to `[N, k + units]`."""
+        return append_row(inputs, self.log_std)
+
+    def get_config(self) -> dict[str, Any]:
+        """For saving."""
+        return {**super().get_config(), "units": self.units}
+
+
+class OneStep(keras.layers.Layer):
+    """`[N, F]` to `[N, 1, F]`, a sequence of one step."""
+
+    def call(self, inputs: Any) -> Any:
+        """The sequence."""
+        return inputs[:, None]
+
+
+def one_hot(x: Any, sizes: Sequence[int], offsets: Sequence[int]) -> Any:
+    """`[N, ...] int` to `[N, sum(sizes)] float32`."""
+    if len(sizes) == 1:
+        return tf.one_hot(tf.reshape(x, (-1,)) - offsets[0], sizes[0])
+    x = tf.reshape(x, (-1, len(sizes)))
+    return tf.concat([tf.one_hot(x[:, i] - o, n) for i, (n, o) in enumerate(zip(sizes, offsets, strict=True))], -1)
+
+
+def cast(x: Any, scale: float) -> Any:
+    """float32, times `scale`."""
+    x = tf.cast(x, tf.float32)
+    return x if scale == 1.0 else x * scale
+
+
+def append_row(x: Any, row: Any) -> Any:
+    """`x: [N, k]` with `row: [j]` after each of its rows."""
+    row = tf.convert_to_tensor(row)
+    return tf.concat([x, tf.broadcast_to(row, (tf.shape(x)[0], row.shape[0]))], -1)
+
+
+def _safe(name: str) -> str:
+    """A name that Keras allows."""
+    return name.replace("/", "_")
 
 
 def _make(layer: Layer) -> Any:
+    """The Keras layer; the policy sets the canonical initial weights, drawn in NumPy, right after."""
+    name = _safe(layer.name)
     if layer.kind == "to_float":
         # autocast would turn integer inputs into floats before the layer sees them; the cast is the layer's own.
-        return Cast(name=layer.name, autocast=False)
+        return Cast(layer.gain, name=name, autocast=False)
     if layer.kind == "one_hot":
-        return OneHot(layer.units, layer.offset, name=layer.name, autocast=False)
+        return OneHot(layer.sizes, layer.offsets, name=name, autocast=False)
     if layer.kind == "flatten":
-        return keras.layers.Reshape((layer.units,), name=layer.name)
-    # Zeros: the policy sets the canonical initial weights, drawn in NumPy, right after.
-    return keras.layers.Dense(
-        layer.units, layer.activation, kernel_initializer="zeros", name=layer.name, dtype="float32"
-    )
+        return keras.layers.Reshape((layer.units,), name=name)
+    if layer.kind == "concat":
+        return keras.layers.Concatenate(name=name)
+    if layer.kind == "log_std":
+        return LogStd(layer.units, name=name, dtype="float32")
+    if layer.conv is not None:
+        conv = layer.conv
+        padding = "same" if any(map(any, conv.pads)) else "valid"
+        return keras.layers.Conv2D(
+            conv.filters,
+            conv.kernel,
+            conv.stride,
+            padding,
+            activation=layer.activation,
+            kernel_initializer="zeros",
+            name=name,
+            dtype="float32",
+        )
+    if layer.kind in ("lstm", "gru"):
+        kind = keras.layers.LSTM if layer.kind == "lstm" else keras.layers.GRU
+        zeros = {"kernel_initializer": "zeros", "recurrent_initializer": "zeros"}
+        return kind(layer.units, return_state=True, name=name, dtype="float32", **zeros)
+    return keras.layers.Dense(layer.units, layer.activation, kernel_initializer="zeros", name=name, dtype="float32")
+
+
+def _variables(layer: Layer, made: Any) -> list[Any]:
+    """A Keras layer's variables in the order of `layer.leaves()`."""
+    owner = made.cell if layer.kind in ("lstm", "gru") else made
+    return [getattr(owner, leaf) for leaf in layer.leaves()]
 
 
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -69,7 +160,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class KerasNetwork:
+class KerasNetwork(SpecNetwork):
     """A `NetworkSpec` as a functional Keras model, and a direct way to compute it.
 
     A policy computes with the model's variables but without Keras' call, which eagerly takes most of the time: for
@@ -81,35 +172,56 @@ class KerasNetwork:
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
-        self.spec = spec
-        tensors: dict[str, Any] = {
-            name: keras.Input(shape, name=name, dtype=str(dtype)) for name, (shape, dtype) in spec.inputs.items()
+        super().__init__(spec)
+        inputs = {
+            name: keras.Input(shape, name=_safe(name), dtype=str(dtype)) for name, (shape, dtype) in spec.inputs.items()
         }
-        made: dict[str, Any] = {}
-        for layer in spec.layers:
-            made[layer.name] = _make(layer)
-            tensors[layer.name] = made[layer.name](tensors[layer.source])
-        inputs = {name: tensors[name] for name in spec.inputs}
-        outputs = {output: tensors[name] for output, name in spec.outputs.items()}
-        self.model = keras.Model(next(iter(inputs.values())) if len(inputs) == 1 else inputs, outputs, name=spec.name)
+        for i, shape in enumerate(spec.state):
+            inputs[f"state_{i}"] = keras.Input(shape, name=f"state_{i}", dtype="float32")
+        tensors: dict[str, Any] = dict(inputs)
         self.variables: dict[str, Any] = {}
-        for name, (kernel, bias) in spec.weight_keys().items():
-            self.variables[kernel], self.variables[bias] = made[name].kernel, made[name].bias
+        keys = spec.weight_keys()
+        for layer in spec.layers:
+            made = _make(layer)
+            sources = [tensors[name] for name in layer.sources]
+            if layer.kind in ("lstm", "gru"):
+                tensors[layer.name], *states = made(OneStep()(sources[0]), initial_state=sources[1:])
+                tensors.update({f"{layer.name}/{i}": state for i, state in enumerate(states)})
+            else:
+                tensors[layer.name] = made(sources if len(sources) > 1 else sources[0])
+            self.variables.update(zip(keys.get(layer.name, ()), _variables(layer, made), strict=True))
+        outputs = {output: tensors[name] for output, name in spec.outputs.items()}
+        named = {_safe(name): tensor for name, tensor in inputs.items()}
+        self.model = keras.Model(next(iter(named.values())) if len(named) == 1 else named, outputs, name=spec.name)
+        self._keys = keys
         self._steps = {layer.name: self._step(layer) for layer in spec.layers}
         self._plans: dict[tuple[str, ...], tuple[Layer, ...]] = {}
 
-    def _step(self, layer: Layer) -> Callable[[Any], Any]:
+    def _step(self, layer: Layer) -> Callable[..., Any]:
+        """The layer's computation as a function of its sources (and the number of steps, if it is recurrent)."""
         if layer.kind == "to_float":
-            return lambda x: tf.cast(x, tf.float32)
+            return lambda x: cast(x, layer.gain)
         if layer.kind == "one_hot":
-            return lambda x: tf.one_hot(x - layer.offset, layer.units)
+            return lambda x: one_hot(x, layer.sizes, layer.offsets)
         if layer.kind == "flatten":
             return lambda x: tf.reshape(x, (-1, layer.units))
-        kernel, bias = (self.variables[key].value for key in self.spec.weight_keys()[layer.name])
+        if layer.kind == "concat":
+            return lambda *xs: tf.concat(xs, -1)
+        weights = tuple(self.variables[key].value for key in self._keys[layer.name])
+        if layer.kind == "log_std":
+            return lambda x: append_row(x, weights[0])
+        if layer.kind in CELLS:
+            return lambda time, x, *states: CELLS[layer.kind](ops, x, states, weights, time)
+        kernel, bias = weights
         activation = _ACTIVATIONS[layer.activation] if layer.activation else None
+        if layer.conv is not None:
+            stride, pads = layer.conv.stride, [(0, 0), *layer.conv.pads, (0, 0)]
+            product = lambda x: tf.nn.conv2d(x, kernel, stride, pads)  # noqa: E731
+        else:
+            product = lambda x: tf.matmul(x, kernel)  # noqa: E731
 
         def dense(x: Any) -> Any:
-            x = tf.nn.bias_add(tf.matmul(x, kernel), bias)
+            x = tf.nn.bias_add(product(x), bias)
             return x if activation is None else activation(x)
 
         return dense
@@ -117,15 +229,28 @@ class KerasNetwork:
     def __call__(
         self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None, training: bool = False
     ) -> dict[str, Any]:
-        """Outputs by name, each `[B, units]`; only what `outputs` needs is computed."""
+        """Outputs by name, each `[N, units]`; only what `outputs` needs is computed."""
         names = tuple(self.spec.outputs if outputs is None else outputs)
         plan = self._plans.get(names)
         if plan is None:
             plan = self._plans[names] = self.spec.needed(names)
         values: dict[str, Any] = dict(inputs)
         for layer in plan:
-            values[layer.name] = self._steps[layer.name](values[layer.source])
+            step, sources = self._steps[layer.name], [values[name] for name in layer.sources]
+            if layer.kind in CELLS:
+                time = inputs[SEQ_MASK].shape[1] if SEQ_MASK in inputs else 1
+                values[layer.name], states = step(time, *sources)
+                values.update({f"{layer.name}/{i}": state for i, state in enumerate(states)})
+            else:
+                values[layer.name] = step(*sources)
         return {name: values[self.spec.outputs[name]] for name in names}
+
+
+def make_network(spec: NetworkSpec | CustomNetwork) -> Any:
+    """The network of a description."""
+    if isinstance(spec, NetworkSpec):
+        return KerasNetwork(spec)
+    raise FrameworkError("custom_model isn't supported with frameworks 'tf' and 'tf2' in this version")
 
 
 class GraphModel:

@@ -7,9 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
+framework = "tf"
+
 abs, exp, log, sqrt, square, tanh = tf.abs, tf.exp, tf.math.log, tf.sqrt, tf.square, tf.tanh  # noqa: A001
 softplus, clip, zeros_like, stop_gradient = tf.math.softplus, tf.clip_by_value, tf.zeros_like, tf.stop_gradient
+lgamma, digamma = tf.math.lgamma, tf.math.digamma
 minimum, maximum, where, constant = tf.minimum, tf.maximum, tf.where, tf.constant
+matmul, transpose, sigmoid, relu = tf.matmul, tf.transpose, tf.sigmoid, tf.nn.relu
 
 
 def sum(x: Any, axis: int | None = None) -> Any:  # noqa: A001, D103

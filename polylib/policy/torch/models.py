@@ -9,9 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from polylib.models.networks import Layer, NetworkSpec
+from polylib.errors import FrameworkError
+from polylib.models.custom import CustomNetwork
+from polylib.models.networks import SEQ_MASK, Convolution, Layer, NetworkSpec, SpecNetwork
+from polylib.models.recurrent import CELLS
+from polylib.policy.torch import ops
+from polylib.policy.torch.fused import linear_tanh
 
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "tanh": torch.tanh,
     "relu": F.relu,
     "elu": F.elu,
@@ -23,48 +28,161 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+#: From torch's layout of a kernel to the canonical one; other variables have the same in both.
+_AXES = {"dense": (1, 0), "conv": (2, 3, 1, 0)}
+
+
 def _linear(layer: Layer) -> nn.Linear:
     # The policy sets the canonical weights right after; torch's own would be drawn from the process's global generator.
     return nn.Linear(layer.fan_in, layer.units, device="meta", dtype=torch.float32).to_empty(device="cpu")
 
 
-class TorchNetwork(nn.Module):
+def _empty(shape: tuple[int, ...]) -> nn.Parameter:
+    return nn.Parameter(torch.zeros(shape, dtype=torch.float32))
+
+
+class Conv2d(nn.Conv2d):
+    """A convolution of channels-last images, with padding on each side of its own."""
+
+    def __init__(self, conv: Convolution) -> None:
+        super().__init__(conv.shape[2], conv.filters, conv.kernel, conv.stride, device="meta", dtype=torch.float32)
+        (top, bottom), (left, right) = conv.pads
+        self.pads = (left, right, top, bottom)
+
+    def forward(self, x: Any) -> Any:
+        """`[N, H, W, C]` to `[N, H', W', F]`."""
+        x = x.permute(0, 3, 1, 2)
+        if any(self.pads):
+            x = F.pad(x, self.pads)
+        return super().forward(x).permute(0, 2, 3, 1)
+
+
+class LogStd(nn.Module):
+    """Appends trained numbers, the same for every row."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.log_std = _empty((units,))
+
+    def forward(self, x: Any) -> Any:
+        """`[N, k]` to `[N, k + units]`."""
+        return torch.cat([x, self.log_std.expand(x.shape[0], -1)], -1)
+
+
+class Recurrent(nn.Module):
+    """A layer with state, its weights in the canonical layout.
+
+    Args:
+        layer: of a kind in `CELLS`.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.kind, self.leaves = layer.kind, tuple(layer.leaves())
+        for name, leaf in layer.leaves().items():
+            self.register_parameter(name, _empty(leaf.shape))
+        self.layer = layer
+
+    def extra_repr(self) -> str:
+        """For `print(model)`."""
+        return f"{self.kind}, {self.layer.fan_in}, {self.layer.units}"
+
+    def forward(self, x: Any, states: tuple[Any, ...], time: int = 1) -> tuple[Any, tuple[Any, ...]]:
+        """Outputs `[N, units]` and new states, as `polylib.models.recurrent` says."""
+        weights = tuple(getattr(self, name) for name in self.leaves)
+        fused = _FUSED.get(self.kind)
+        if time == 1 or fused is None:
+            return CELLS[self.kind](ops, x, states, weights, time)
+        return fused(x, states, weights, time)
+
+
+def _lstm(x: Any, states: tuple[Any, ...], weights: tuple[Any, ...], time: int) -> tuple[Any, tuple[Any, ...]]:
+    """All steps in torch's own loop; its second bias is 0."""
+    kernel, recurrent, bias = weights
+    hidden, cell = (state[None] for state in states)
+    x = x.reshape(-1, time, x.shape[-1])
+    params = [kernel.t(), recurrent.t(), bias, torch.zeros_like(bias)]
+    out, hidden, cell = torch.lstm(x, (hidden, cell), params, True, 1, 0.0, False, False, True)
+    return out.reshape(-1, out.shape[-1]), (hidden[0], cell[0])
+
+
+def _gru(x: Any, states: tuple[Any, ...], weights: tuple[Any, ...], time: int) -> tuple[Any, tuple[Any, ...]]:
+    """All steps in torch's own loop, whose gates are r, z, h."""
+    units = weights[1].shape[0]
+
+    def swapped(w: Any) -> Any:
+        return torch.cat([w[..., units : 2 * units], w[..., :units], w[..., 2 * units :]], -1)
+
+    kernel, recurrent, bias = (swapped(w) for w in weights)
+    x = x.reshape(-1, time, x.shape[-1])
+    params = [kernel.t(), recurrent.t(), bias[0], bias[1]]
+    out, hidden = torch.gru(x, states[0][None], params, True, 1, 0.0, False, False, True)
+    return out.reshape(-1, out.shape[-1]), (hidden[0],)
+
+
+_FUSED: dict[str, Callable[..., tuple[Any, tuple[Any, ...]]]] = {"lstm": _lstm, "gru": _gru}
+
+
+def _make(layer: Layer) -> nn.Module:
+    if layer.kind == "dense":
+        return _linear(layer)
+    if layer.conv is not None:
+        return Conv2d(layer.conv).to_empty(device="cpu")
+    return LogStd(layer.units) if layer.kind == "log_std" else Recurrent(layer)
+
+
+class TorchNetwork(SpecNetwork, nn.Module):
     """A `NetworkSpec` as a torch module.
 
     Attributes:
         spec: the description.
-        dense: layer name to `nn.Linear`.
+        layers: module of each layer that has weights, by its name (`/` written as `_`).
+        axes: key to the order of axes that makes the canonical array of a variable, for those that differ.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
-        super().__init__()
-        self.spec = spec
-        self.dense = nn.ModuleDict({layer.name: _linear(layer) for layer in spec.layers if layer.kind == "dense"})
+        nn.Module.__init__(self)
+        SpecNetwork.__init__(self, spec)
+        self.layers = nn.ModuleDict()
+        self.axes: dict[str, tuple[int, ...]] = {}
+        self._variables: dict[str, nn.Parameter] = {}
+        self._made: dict[str, nn.Module] = {}
+        keys = spec.weight_keys()
+        for layer in spec.layers:
+            if layer.name not in keys:
+                continue
+            made = self._made[layer.name] = self.layers[_safe(layer.name)] = _make(layer)
+            for key, leaf in zip(keys[layer.name], layer.leaves(), strict=True):
+                name = "weight" if leaf == "kernel" and layer.kind in _AXES else leaf
+                self._variables[key] = getattr(made, name)
+                if name == "weight":
+                    self.axes[key] = _AXES[layer.kind]
 
     def variables(self) -> dict[str, nn.Parameter]:
-        """Canonical key to parameter, in creation order (kernels are transposed at the border)."""
-        found: dict[str, Any] = {}
-        for name, (kernel, bias) in self.spec.weight_keys().items():
-            found[kernel], found[bias] = self.dense[name].weight, self.dense[name].bias
-        return found
+        """Canonical key to parameter, in creation order; see `axes`."""
+        return dict(self._variables)
 
     def _apply_layer(self, layer: Layer, x: Any) -> Any:
         if layer.kind == "to_float":
-            return x.float()
+            return x.float() if layer.gain == 1.0 else x.float() * layer.gain
         if layer.kind == "flatten":
             return x.reshape(-1, layer.units)
         if layer.kind == "one_hot":
-            classes = torch.arange(layer.offset, layer.offset + layer.units, device=x.device)
-            return (x[:, None] == classes).float()
-        linear = self.dense[layer.name]
-        x = F.linear(x, linear.weight, linear.bias)  # type: ignore[arg-type]
-        return _ACTIVATIONS[layer.activation](x) if layer.activation else x
+            return _one_hot(layer, x)
+        made: Any = self._made[layer.name]
+        if layer.kind == "dense":
+            if layer.activation == "tanh":
+                return linear_tanh(x, made.weight, made.bias)
+            x = F.linear(x, made.weight, made.bias)
+        else:
+            x = made(x)
+        return ACTIVATIONS[layer.activation](x) if layer.activation else x
 
     def forward(self, inputs: Any, outputs: Iterable[str] | None = None, training: bool = False) -> dict[str, Any]:
-        """Outputs by name, each `[B, units]`; only what `outputs` needs is computed.
+        """Outputs by name, each `[N, units]`; only what `outputs` needs is computed.
 
         Args:
-            inputs: a mapping of inputs, or the observation `[B, *obs_shape]` alone.
+            inputs: a mapping of inputs, or the observation `[N, *obs_shape]` alone.
             outputs: names of the outputs wanted, all by default.
             training: ignored by these layers.
         """
@@ -72,5 +190,35 @@ class TorchNetwork(nn.Module):
         values = {name: x if isinstance(x, torch.Tensor) else torch.as_tensor(x) for name, x in given.items()}
         names = list(self.spec.outputs if outputs is None else outputs)
         for layer in self.spec.needed(names):
-            values[layer.name] = self._apply_layer(layer, values[layer.source])
+            if layer.kind in CELLS:
+                time = values[SEQ_MASK].shape[1] if SEQ_MASK in values else 1
+                states = tuple(values[name] for name in layer.sources[1:])
+                values[layer.name], states = self._made[layer.name](values[layer.source], states, time)
+                values.update({f"{layer.name}/{i}": state for i, state in enumerate(states)})
+            elif layer.kind == "concat":
+                values[layer.name] = torch.cat([values[name] for name in layer.sources], -1)
+            else:
+                values[layer.name] = self._apply_layer(layer, values[layer.source])
         return {name: values[self.spec.outputs[name]] for name in names}
+
+
+def _safe(name: str) -> str:
+    """A name that torch allows."""
+    return name.replace("/", "_").replace(".", "_")
+
+
+def _one_hot(layer: Layer, x: Any) -> Any:
+    """Each component's classes side by side."""
+    x = x.reshape(-1, len(layer.sizes))
+    parts = []
+    for i, (size, offset) in enumerate(zip(layer.sizes, layer.offsets, strict=True)):
+        classes = torch.arange(offset, offset + size, device=x.device)
+        parts.append((x[:, i, None] == classes).float())
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def make_network(spec: NetworkSpec | CustomNetwork) -> Any:
+    """The network of a description."""
+    if isinstance(spec, NetworkSpec):
+        return TorchNetwork(spec)
+    raise FrameworkError("custom_model isn't supported with framework 'torch' in this version")

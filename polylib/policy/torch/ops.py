@@ -8,9 +8,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+framework = "torch"
+
 abs, exp, log, sqrt, square, tanh = torch.abs, torch.exp, torch.log, torch.sqrt, torch.square, torch.tanh  # noqa: A001
 softplus, zeros_like = F.softplus, torch.zeros_like
-where, reshape = torch.where, torch.reshape
+lgamma, digamma = torch.lgamma, torch.digamma
+where, reshape, matmul, transpose = torch.where, torch.reshape, torch.matmul, torch.permute
+sigmoid, relu = torch.sigmoid, torch.relu
 
 
 def minimum(x: Any, y: Any) -> Any:  # noqa: D103

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from polylib.policy.gradients import BETA_1, BETA_2, EPSILON, clip_by_global_norm, summarize
+from polylib.policy.gradients import summarize
 from polylib.policy.policy import Policy, Stats, Weights
 from polylib.policy.torch import ops
-from polylib.policy.torch.models import TorchNetwork
+from polylib.policy.torch.adam import Adam
+from polylib.policy.torch.models import make_network
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
@@ -24,14 +25,24 @@ def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {name: _tensor(x) for name, x in arrays.items()}
 
 
-def _to_canonical(key: str, tensor: torch.Tensor) -> np.ndarray:
-    """A copy in the canonical layout: kernels `[in, out]`, torch's are `[out, in]`."""
+def _to_canonical(tensor: torch.Tensor, axes: tuple[int, ...] | None) -> np.ndarray:
+    """A copy in the canonical layout: kernels `[in, out]`, torch's are `[out, in]`; see `TorchNetwork.axes`."""
     array = tensor.detach().numpy()
-    return np.array(array.T if key.endswith("/kernel") else array, order="C")
+    return np.array(array if axes is None else array.transpose(axes), order="C")
 
 
-def _from_canonical(key: str, array: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.array(array.T if key.endswith("/kernel") else array, order="C"))
+def _from_canonical(array: np.ndarray, axes: tuple[int, ...] | None) -> torch.Tensor:
+    return torch.from_numpy(np.array(array if axes is None else array.transpose(np.argsort(axes)), order="C"))
+
+
+def _clip_by_global_norm(
+    gradients: tuple[torch.Tensor, ...], limit: float
+) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """As `polylib.policy.gradients.clip_by_global_norm`, in fewer calls; without a limit nothing is scaled."""
+    norm = torch.stack(torch._foreach_norm(gradients)).norm()
+    if limit == math.inf:
+        return gradients, norm
+    return torch._foreach_mul(gradients, torch.clamp(limit / norm.clamp(1e-12, 3e38), max=1.0)), norm
 
 
 def _stacked(stats: Mapping[str, Any]) -> torch.Tensor:
@@ -49,19 +60,18 @@ class TorchPolicy(Policy):
     mirror_rows = math.inf
 
     def _build(self) -> None:
-        self.nets = {name: TorchNetwork(spec) for name, spec in self.network_specs.items()}
+        self.nets = {name: make_network(spec) for name, spec in self.network_specs.items()}
         self._variables = {key: p for net in self.nets.values() for key, p in net.variables().items()}
+        self._axes = {key: axes for net in self.nets.values() for key, axes in net.axes.items()}
         self._group_keys = {
-            group: [key for name in item.networks for key in self.nets[name].variables()]
+            group: [key for name in item.networks for key in self.nets[name].trainable_keys()]
             for group, item in self.groups.items()
         }
-        self._optimizers = {}
-        for group, keys in self._group_keys.items():
-            params = [self._variables[key] for key in keys]
-            self._optimizers[group] = torch.optim.Adam(params, betas=(BETA_1, BETA_2), fused=True)
-        self._steps = dict.fromkeys(self.groups, 0)
+        self._optimizers = {
+            group: Adam({key: self._variables[key] for key in keys}) for group, keys in self._group_keys.items()
+        }
         compiles = self.config.get("torch_compile_learner")
-        self._compiled = torch.compile(self.objective.losses, dynamic=False) if compiles else None
+        self._compiled = torch.compile(self._losses, dynamic=False) if compiles else None
 
     def _get_model(self) -> Any:
         """The torch module of the main network."""
@@ -81,9 +91,9 @@ class TorchPolicy(Policy):
         return None if values is None else values.numpy()
 
     @torch.inference_mode()
-    def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: np.ndarray) -> np.ndarray:
+    def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: dict[str, np.ndarray]) -> np.ndarray:
         dist_inputs = self.objective.dist_inputs(ops, self.nets, _tensors(inputs))
-        return self.objective.dist.logp(ops, dist_inputs, _tensor(actions)).numpy()
+        return self.objective.dist.logp(ops, dist_inputs, self.objective.taken(_tensors(actions))).numpy()
 
     # --- learning, on tensors
 
@@ -93,11 +103,11 @@ class TorchPolicy(Policy):
         """Clipped gradients by key in torch's layout, stats and per-row tensors."""
         c: Any = self.coefficients
         if self._compiled is None:
-            losses, stats, rows = self.objective.losses(ops, self.nets, batch, noise, c, training=True)
+            losses, stats, rows = self._losses(ops, self.nets, batch, noise, c)
         else:
             # As tensors: a Python number would be compiled in, and compiled again when it changes.
             c = dict(zip(c, torch.from_numpy(self._c).unbind(), strict=True))
-            losses, stats, rows = self._compiled(ops, self.nets, batch, noise, c, training=True)
+            losses, stats, rows = self._compiled(ops, self.nets, batch, noise, c)
             c = self.coefficients
         gradients: dict[str, torch.Tensor] = {}
         norms: dict[str, Any] = {}
@@ -106,22 +116,15 @@ class TorchPolicy(Policy):
             found = torch.autograd.grad(
                 losses[group], params, retain_graph=len(self.groups) > 1, allow_unused=True, materialize_grads=True
             )
-            with torch.no_grad():
-                clipped, norms[group] = clip_by_global_norm(ops, found, c["grad_clip"])
+            clipped, norms[group] = _clip_by_global_norm(found, c["grad_clip"])
             gradients.update(zip(keys, clipped, strict=True))
         lrs = {group: item.lr for group, item in self.groups.items()}
         return gradients, summarize(losses, stats, norms, c, lrs), rows
 
     def _step(self, gradients: Mapping[str, torch.Tensor]) -> None:
         for group, keys in self._group_keys.items():
-            for key in keys:
-                self._variables[key].grad = gradients[key]
-            self._steps[group] += 1
-            settings = self._optimizers[group].param_groups[0]
-            settings["lr"] = self.coefficients[self.groups[group].lr]
-            # torch adds epsilon after the bias correction, TensorFlow before: this makes the two the same.
-            settings["eps"] = EPSILON / (1 - BETA_2 ** self._steps[group]) ** 0.5
-            self._optimizers[group].step()
+            lr = self.coefficients[self.groups[group].lr]
+            self._optimizers[group].step([gradients[key] for key in keys], lr)
 
     def _learn(self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]) -> tuple[Stats, dict[str, np.ndarray]]:
         gradients, stats, rows = self._backward(_tensors(batch), _tensors(noise))
@@ -147,41 +150,36 @@ class TorchPolicy(Policy):
     ) -> tuple[Weights, Stats, dict[str, np.ndarray]]:
         gradients, stats, rows = self._backward(_tensors(batch), _tensors(noise))
         return (
-            {key: _to_canonical(key, g) for key, g in gradients.items()},
+            {key: _to_canonical(g, self._axes.get(key)) for key, g in gradients.items()},
             _floats(stats),
             {name: x.detach().numpy() for name, x in rows.items()},
         )
 
     def _apply(self, gradients: Weights) -> None:
-        self._step({key: _from_canonical(key, g) for key, g in gradients.items()})
+        self._step({key: _from_canonical(g, self._axes.get(key)) for key, g in gradients.items()})
 
     # --- weights
 
     def _get_weights(self) -> Weights:
-        return {key: _to_canonical(key, p) for key, p in self._variables.items()}
+        return {key: _to_canonical(p, self._axes.get(key)) for key, p in self._variables.items()}
 
     def _set_weights(self, weights: Weights) -> None:
         with torch.no_grad():
             for key, value in weights.items():
-                self._variables[key].copy_(_from_canonical(key, value))
+                self._variables[key].copy_(_from_canonical(value, self._axes.get(key)))
 
     def _get_optimizer(self) -> Weights:
         out: Weights = {}
-        for group, keys in self._group_keys.items():
-            out[f"{group}/step"] = np.array(self._steps[group], np.float32)
-            for key in keys:
-                state = self._optimizers[group].state.get(self._variables[key], {})
-                for leaf, name in (("m", "exp_avg"), ("v", "exp_avg_sq")):
-                    value = state.get(name, torch.zeros_like(self._variables[key]))
-                    out[f"{key}/{leaf}"] = _to_canonical(key, value)
+        for group, optimizer in self._optimizers.items():
+            out[f"{group}/step"] = np.array(optimizer.steps, np.float32)
+            for key in self._group_keys[group]:
+                out[f"{key}/m"] = _to_canonical(optimizer.m[key], self._axes.get(key))
+                out[f"{key}/v"] = _to_canonical(optimizer.v[key], self._axes.get(key))
         return out
 
     def _set_optimizer(self, state: Mapping[str, np.ndarray]) -> None:
-        for group, keys in self._group_keys.items():
-            self._steps[group] = int(state[f"{group}/step"])
-            for key in keys:
-                self._optimizers[group].state[self._variables[key]] = {
-                    "step": torch.tensor(float(self._steps[group])),
-                    "exp_avg": _from_canonical(key, state[f"{key}/m"]),
-                    "exp_avg_sq": _from_canonical(key, state[f"{key}/v"]),
-                }
+        for group, optimizer in self._optimizers.items():
+            optimizer.steps = int(state[f"{group}/step"])
+            for key in self._group_keys[group]:
+                optimizer.m[key] = _from_canonical(state[f"{key}/m"], self._axes.get(key))
+                optimizer.v[key] = _from_canonical(state[f"{key}/v"], self._axes.get(key))

@@ -1,0 +1,85 @@
+"""Networks that users bring: what they are told, and how a config names them. Backends build them in `custom.py`.
+
+A custom model is a factory `(observation_space, action_space, outputs, **custom_model_config)`, a class that takes the
+same, a finished model, or the name of one: registered with `polylib.register_model`, or "module:attribute". `outputs`
+says what it has to return: `{"logits": 4, "value": 1}` asks for logits `[N, 4]` and values `[N, 1]`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from polylib.errors import ConfigError
+from polylib.models.networks import batch_dtype
+from polylib.models.spaces import leaves
+from polylib.registry import named_model
+
+
+@dataclass(frozen=True)
+class CustomNetwork:
+    """The description of a user's network, as `NetworkSpec` is of a default one.
+
+    Attributes:
+        name: prefix of its weight keys.
+        observation_space: what it sees, nested as it is, the action mask included.
+        action_space: of the agent.
+        outputs: output name to width.
+        model: what the config's `custom_model` names: a factory, class or finished model.
+        config: keyword arguments for it, the config's `custom_model_config`.
+        settings: the config's whole `model`, for the default value network that goes beside a model without values.
+        optional: those of `outputs` that the model may leave out.
+    """
+
+    name: str
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    outputs: dict[str, int]
+    model: Any
+    config: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    optional: tuple[str, ...] = ("value",)
+
+    @property
+    def inputs(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and dtype of each input column."""
+        return {
+            name: (tuple(space.shape or ()), batch_dtype(space))
+            for name, space in leaves(self.observation_space).items()
+        }
+
+
+def custom_network(
+    name: str,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    outputs: dict[str, int],
+    settings: dict[str, Any],
+) -> CustomNetwork | None:
+    """The description of the config's `custom_model`, or None if there is none.
+
+    Args:
+        name: prefix of the weight keys.
+        observation_space: of the agent.
+        action_space: of the agent.
+        outputs: output name to width.
+        settings: the config's `model`.
+
+    Raises:
+        ConfigError: if `custom_model` names something that there isn't, or `use_lstm` and the like are set beside it.
+    """
+    model = settings.get("custom_model")
+    if model is None:
+        return None
+    for key in ("use_lstm", "use_gru", "use_attention", "free_log_std", "no_final_linear"):
+        if settings.get(key):
+            raise ConfigError(
+                f"config key {key!r} changes the default network; with custom_model set it would do nothing. Put it "
+                "into your model, or leave it out"
+            )
+    found = named_model(model) if isinstance(model, str) else model
+    config = dict(settings.get("custom_model_config") or {})
+    return CustomNetwork(name, observation_space, action_space, outputs, found, config, settings)

@@ -1,0 +1,339 @@
+"""The default networks: from spaces and a config's `model` to a `NetworkSpec`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from polylib.errors import ConfigError, EnvError
+from polylib.models.networks import Convolution, Layer, NetworkSpec, batch_dtype
+from polylib.models.spaces import is_nested, leaves, mask_column
+
+#: Convolutions for common image sizes (height and width): [filters, kernel, stride], the last one without padding.
+CONV_FILTERS: dict[tuple[int, int], list[list[Any]]] = {
+    (42, 42): [[16, [4, 4], 2], [32, [4, 4], 2], [256, [11, 11], 1]],
+    (64, 64): [[32, [4, 4], 2], [64, [4, 4], 2], [128, [4, 4], 2], [256, [8, 8], 1]],
+    (84, 84): [[16, [8, 8], 4], [32, [4, 4], 2], [256, [11, 11], 1]],
+    (96, 96): [[16, [8, 8], 4], [32, [4, 4], 2], [256, [12, 12], 1]],
+}
+# Boxes of rank 3 that are at least this high and wide are images; smaller ones are flattened unless told otherwise.
+_IMAGE_SIZE = 16
+# A convolution with this activation loses half of what it gets: twice the variance keeps the scale.
+_GAINS = {"relu": math.sqrt(2.0)}
+
+
+class _Builder:
+    """Collects layers; each method returns the name of its result."""
+
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+
+    def add(self, layer: Layer) -> str:
+        self.layers.append(layer)
+        return layer.name
+
+    def dense(self, name: str, source: str, fan_in: int, units: int, activation: str | None, gain: float = 1.0) -> str:
+        return self.add(Layer(name, "dense", (source,), units, fan_in, activation, gain))
+
+    def mlp(
+        self, prefix: str, source: str, width: int, hiddens: Sequence[int], activation: str | None
+    ) -> tuple[str, int]:
+        for i, units in enumerate(hiddens):
+            source, width = self.dense(f"{prefix}_{i}", source, width, units, activation), units
+        return source, width
+
+    def concat(self, name: str, parts: Sequence[tuple[str, int]]) -> tuple[str, int]:
+        if len(parts) == 1:
+            return parts[0]
+        width = sum(part[1] for part in parts)
+        return self.add(Layer(name, "concat", tuple(part[0] for part in parts), width)), width
+
+
+def _activation(name: str | None) -> str | None:
+    return None if name == "linear" else name
+
+
+def encode(space: gym.Space[Any], source: str = "obs") -> tuple[list[Layer], int]:
+    """Layers that turn one array of an observation into a flat float vector, and its width.
+
+    Args:
+        space: Box of any shape and dtype, Discrete or MultiDiscrete (one-hot), or MultiBinary.
+        source: name of the input.
+
+    Raises:
+        EnvError: for any other space.
+    """
+    if isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary):
+        width = math.prod(space.shape or ())
+        layers = []
+        if space.dtype != np.float32:
+            layers.append(Layer(f"{source}_float", "to_float", (source,)))
+        if len(space.shape or ()) != 1:
+            layers.append(Layer(f"{source}_flat", "flatten", (layers[-1].name if layers else source,), width))
+        return layers, width
+    if isinstance(space, gym.spaces.Discrete):
+        n = int(space.n)
+        return [Layer(f"{source}_one_hot", "one_hot", (source,), n, sizes=(n,), offsets=(int(space.start),))], n
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        sizes = tuple(int(n) for n in space.nvec.ravel())
+        starts = getattr(space, "start", np.zeros_like(space.nvec))
+        offsets = tuple(int(n) for n in np.asarray(starts).ravel())
+        width = sum(sizes)
+        return [Layer(f"{source}_one_hot", "one_hot", (source,), width, sizes=sizes, offsets=offsets)], width
+    raise EnvError(
+        f"observation space {space} of {source!r} isn't supported: expected Box, Discrete, MultiDiscrete, MultiBinary, "
+        "or a Dict or Tuple of these. Turn it into one with gymnasium.wrappers.TransformObservation"
+    )
+
+
+def observation_columns(space: gym.Space[Any]) -> dict[str, gym.Space[Any]]:
+    """What networks see of an observation, by column: all its arrays but the action mask."""
+    found = leaves(space)
+    found.pop(mask_column(space) or "", None)
+    if not found:
+        raise EnvError(f"observation space {space} holds nothing but an action mask: a network needs something to see")
+    return found
+
+
+def _is_image(space: gym.Space[Any], model: dict[str, Any]) -> bool:
+    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 3:
+        return False
+    filters = model.get("conv_filters")
+    return min(space.shape[:2]) >= _IMAGE_SIZE if filters is None else bool(filters)
+
+
+def _suggestion(height: int, width: int) -> list[list[Any]]:
+    """Halves the image until 12 pixels or fewer are left, then takes what is left in one kernel."""
+    filters: list[list[Any]] = []
+    channels = 16
+    while max(height, width) > 12:
+        filters.append([channels, [4, 4], 2])
+        height, width, channels = -(-height // 2), -(-width // 2), min(2 * channels, 128)
+    return [*filters, [256, [height, width], 1]]
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    pair = (value, value) if isinstance(value, int) and not isinstance(value, bool) else tuple(value)
+    if len(pair) != 2 or not all(isinstance(x, int) and x > 0 for x in pair):
+        raise ValueError(value)
+    return pair
+
+
+def _convolutions(space: gym.spaces.Box, filters: Any) -> list[Convolution]:
+    """The convolutions on an image, padded to "same" but for the last.
+
+    Raises:
+        ConfigError: if `conv_filters` is malformed or doesn't fit the image, with filters that would.
+    """
+    height, width, channels = space.shape
+    suggestion = f"for {height}x{width} pixels conv_filters={_suggestion(height, width)} would fit"
+    if filters is None:
+        filters = CONV_FILTERS.get((height, width))
+        if filters is None:
+            sizes = ", ".join(f"{h}x{w}" for h, w in CONV_FILTERS)
+            raise ConfigError(
+                f"config key 'conv_filters': there is no default for images of {height}x{width} pixels (only for "
+                f"{sizes}); {suggestion}; [] flattens the image"
+            )
+    shape, found = (height, width, channels), []
+    for i, item in enumerate(filters):
+        try:
+            count, kernel, stride = item
+            kernel, stride = _pair(kernel), _pair(stride)
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError(count)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"config key 'conv_filters': item {i} is {item!r}, expected [filters, kernel, stride] such as "
+                "[16, [8, 8], 4]"
+            ) from None
+        last = i == len(filters) - 1
+        conv = Convolution.make(shape, count, kernel, stride, same=not last)
+        if min(conv.out) < 1:
+            raise ConfigError(
+                f"config key 'conv_filters': item {i}, {item!r}, doesn't fit: {shape[0]}x{shape[1]} pixels are left "
+                f"and the last kernel is not padded; {suggestion}"
+            )
+        found.append(conv)
+        shape = conv.out
+    return found
+
+
+class _Trunk:
+    """What a network computes before its heads."""
+
+    def __init__(self, builder: _Builder, observation_space: gym.Space[Any], model: dict[str, Any]) -> None:
+        self.builder, self.model = builder, model
+        self.columns = observation_columns(observation_space)
+        self.nested = is_nested(observation_space)
+        self.images = [name for name, space in self.columns.items() if _is_image(space, model)]
+        self.encoded = [self._encode(name) for name in self.columns if name not in self.images]
+
+    def _encode(self, name: str) -> tuple[str, int]:
+        made, width = encode(self.columns[name], name)
+        self.builder.layers += made
+        return (made[-1].name if made else name), width
+
+    def branch(self, prefix: str, hiddens: Sequence[int] | None = None) -> tuple[str, int]:
+        """Its own hidden layers on the shared encoding: name and width of the last."""
+        builder, model = self.builder, self.model
+        activation = _activation(model["fcnet_activation"])
+        hiddens = model["fcnet_hiddens"] if hiddens is None else hiddens
+        if not self.images:
+            return builder.mlp(f"{prefix}hidden", *self._flat(), hiddens, activation)
+        parts = [self._convolved(prefix, name) for name in self.images]
+        if self.encoded:
+            parts.append(builder.mlp(f"{prefix}hidden", *self._flat(), hiddens, activation))
+        source, width = builder.concat(f"{prefix}branches", parts)
+        after = model.get("post_fcnet_hiddens") or []
+        return builder.mlp(
+            f"{prefix}post", source, width, after, _activation(model.get("post_fcnet_activation", "relu"))
+        )
+
+    def _flat(self) -> tuple[str, int]:
+        name = "encoded"
+        width = sum(part[1] for part in self.encoded)
+        if any(layer.name == name for layer in self.builder.layers):
+            return name, width
+        return self.builder.concat(name, self.encoded)
+
+    def _convolved(self, prefix: str, column: str) -> tuple[str, int]:
+        space = self.columns[column]
+        if not isinstance(space, gym.spaces.Box):
+            raise EnvError(f"{column!r}: {space} is no image")
+        builder, source = self.builder, column
+        scaled = f"{column}_float"
+        if space.dtype != np.float32:
+            # Bytes become numbers up to 1.
+            gain = 1.0 / 255.0 if space.dtype == np.uint8 else 1.0
+            if not any(layer.name == scaled for layer in builder.layers):
+                builder.add(Layer(scaled, "to_float", (column,), gain=gain))
+            source = scaled
+        activation = _activation(self.model.get("conv_activation", "relu"))
+        convolutions = _convolutions(space, self.model.get("conv_filters"))
+        for i, conv in enumerate(convolutions):
+            gain = _GAINS.get(activation or "", 1.0)
+            source = builder.add(
+                Layer(f"{prefix}{column}_conv_{i}", "conv", (source,), activation=activation, gain=gain, conv=conv)
+            )
+        width = math.prod(convolutions[-1].out)
+        return builder.add(Layer(f"{prefix}{column}_conv_flat", "flatten", (source,), width)), width
+
+
+def is_recurrent(model: dict[str, Any]) -> bool:
+    """Whether a `model` config asks for a network with state."""
+    return bool(model.get("use_lstm") or model.get("use_gru") or model.get("use_attention"))
+
+
+def _recurrent(
+    builder: _Builder,
+    source: str,
+    width: int,
+    action_space: gym.Space[Any] | None,
+    model: dict[str, Any],
+    inputs: dict[str, Any],
+) -> tuple[str, int, tuple[tuple[int, ...], ...], dict[str, str]]:
+    """An LSTM, GRU or attention on top of `source`: its result, its width, its state's shapes and outputs."""
+    parts = [(source, width)]
+    attention = bool(model.get("use_attention"))
+    which = "attention" if attention else "lstm"
+    if model.get(f"{which}_use_prev_action") or model.get(f"{which}_use_n_prev_actions"):
+        for column, space in leaves(action_space, "prev_actions").items():  # type: ignore[arg-type]
+            made, size = encode(space, column)
+            builder.layers += made
+            parts.append((made[-1].name if made else column, size))
+            inputs[column] = (tuple(space.shape or ()), batch_dtype(space))
+    if model.get(f"{which}_use_prev_reward") or model.get(f"{which}_use_n_prev_rewards"):
+        inputs["prev_rewards"] = ((), np.dtype(np.float32))
+        parts.append((builder.add(Layer("prev_rewards_flat", "flatten", ("prev_rewards",), 1)), 1))
+    source, width = builder.concat("recurrent_input", parts)
+    if attention:
+        return _attention(builder, source, width, model)
+    units = model["lstm_cell_size"]
+    kind: Any = "lstm" if model.get("use_lstm") else "gru"
+    count = 2 if kind == "lstm" else 1
+    states = tuple(f"state_{i}" for i in range(count))
+    last = builder.add(Layer(kind, kind, (source, *states), units, width))
+    outputs = {f"state_out_{i}": f"{kind}/{i}" for i in range(count)}
+    return last, units, ((units,),) * count, outputs
+
+
+def _attention(
+    builder: _Builder, source: str, width: int, model: dict[str, Any]
+) -> tuple[str, int, tuple[tuple[int, ...], ...], dict[str, str]]:
+    """GTrXL units (arXiv:1910.06764) on a linear embedding; each unit's state is the inputs of its last steps."""
+    dim, memory = model["attention_dim"], model["attention_memory_inference"]
+    source = builder.dense("attention_embedding", source, width, dim, None)
+    outputs: dict[str, str] = {}
+    for i in range(model["attention_num_transformer_units"]):
+        layer = Layer(
+            f"gtrxl_{i}", "gtrxl", (source, f"state_{i}"), dim, dim, heads=model["attention_num_heads"], memory=memory
+        )
+        source = builder.add(layer)
+        outputs[f"state_out_{i}"] = f"{source}/0"
+    return source, dim, ((memory, dim),) * len(outputs), outputs
+
+
+def actor_critic(
+    name: str,
+    observation_space: gym.Space[Any],
+    num_logits: int,
+    model: dict[str, Any],
+    action_space: gym.Space[Any] | None = None,
+) -> NetworkSpec:
+    """The default network: to `logits: [N, num_logits]` and `value: [N, 1]`.
+
+    Args:
+        name: prefix of the weight keys.
+        observation_space: what the network sees; each image in it goes through convolutions, everything else through
+            fully connected layers, and the branches are put side by side.
+        num_logits: inputs of the action distribution.
+        model: the config's `model`: `fcnet_hiddens`, `fcnet_activation`, `conv_filters`, `conv_activation`,
+            `post_fcnet_hiddens`, `post_fcnet_activation`, `vf_share_layers` (one branch for both heads),
+            `free_log_std`, `no_final_linear`, `use_lstm`, `use_gru`, `use_attention`. Networks with state share all
+            but the heads.
+        action_space: for networks that see the previous action.
+
+    Raises:
+        EnvError: if a space isn't supported.
+        ConfigError: naming a key of `model` that doesn't fit.
+    """
+    builder = _Builder()
+    trunk = _Trunk(builder, observation_space, model)
+    inputs: dict[str, Any] = {
+        column: (tuple(space.shape or ()), batch_dtype(space)) for column, space in trunk.columns.items()
+    }
+    linear = num_logits
+    if model.get("free_log_std"):
+        if num_logits % 2:
+            raise ConfigError(
+                f"config key 'free_log_std': needs means and as many log-stds, but this action distribution has "
+                f"{num_logits} inputs; it is for Box actions"
+            )
+        linear = num_logits // 2
+    hiddens = list(model["fcnet_hiddens"])
+    recurrent = is_recurrent(model)
+    final_linear = not model.get("no_final_linear")
+    if not final_linear and (recurrent or trunk.images or not hiddens or hiddens[-1] != linear):
+        raise ConfigError(
+            f"config key 'no_final_linear': the last of fcnet_hiddens={hiddens} is the output then, and must be "
+            f"{linear} wide in a fully connected network without state"
+        )
+    last, width = trunk.branch("")
+    state: tuple[tuple[int, ...], ...] = ()
+    state_outputs: dict[str, str] = {}
+    if recurrent:
+        last, width, state, state_outputs = _recurrent(builder, last, width, action_space, model, inputs)
+    # Small heads: the first policy is nearly uniform and the first values are nearly 0.
+    logits = builder.dense("logits", last, width, linear, None, gain=0.01) if final_linear else last
+    if linear != num_logits:
+        logits = builder.add(Layer("log_std", "log_std", (logits,), num_logits - linear))
+    if not model["vf_share_layers"] and not recurrent:
+        last, width = trunk.branch("value_")
+    value = builder.dense("value", last, width, 1, None, gain=0.01)
+    outputs = {"logits": logits, "value": value, **state_outputs}
+    return NetworkSpec(name, inputs, tuple(builder.layers), outputs, state)

@@ -1,0 +1,1 @@
+"""Helpers that users import by path."""

@@ -1,0 +1,5 @@
+"""Spaces that Gymnasium lacks."""
+
+from polylib.utils.spaces.simplex import Simplex
+
+__all__ = ["Simplex"]
