@@ -96,14 +96,10 @@ class NumpyNetwork(SpecNetwork):
             return lambda x: np.concatenate([x, np.broadcast_to(weights[keys[0]], (len(x), layer.units))], -1)
         kernel, bias = keys
         activation = ACTIVATIONS[layer.activation] if layer.activation else None
-        if layer.conv is not None:
-            conv = layer.conv
-            product = lambda x: convolve(conv, x, weights[kernel])  # noqa: E731
-        else:
-            product = lambda x: x @ weights[kernel]  # noqa: E731
+        conv = layer.conv
 
         def dense(x: np.ndarray) -> np.ndarray:
-            x = product(x)
+            x = x @ weights[kernel] if conv is None else convolve(conv, x, weights[kernel])
             x += weights[bias]
             return x if activation is None else activation(x)
 

@@ -108,6 +108,7 @@ class Policy(ABC):
             for name in ("prev_actions", "prev_rewards")
             if any(column.split("/")[0] == name for net in self.network_specs.values() for column in net.inputs)
         )
+        self._spaces = leaves(spec.observation_space)
         self._nested_obs, self._nested_actions = is_nested(spec.observation_space), is_nested(spec.action_space)
         self._layouts = {name: self._layout(name) for name in ("obs", "actions", *self.previous)}
         self._obs_shape, self._obs_dtype = next(iter(self._layouts["obs"].values()))
@@ -227,7 +228,7 @@ class Policy(ABC):
         Raises:
             BatchError: if a shape doesn't fit the spaces.
         """
-        batch = self._one_row(self.observation_space, obs, "obs")
+        batch = self._one_row(self.observation_space, obs, "obs") if self._nested_obs else np.asarray(obs)[None]
         self.check_observations(batch)
         out = self.compute_actions(
             batch,
@@ -259,11 +260,12 @@ class Policy(ABC):
         Raises:
             BatchError: naming the row that holds NaN, an infinity, or a class that a discrete space hasn't.
         """
-        spaces = leaves(self.observation_space)
-        for name, value in flatten(self.observation_space, obs).items():
-            array, space = np.asarray(value), spaces[name]
+        for name, value in (flatten(self.observation_space, obs) if self._nested_obs else {"obs": obs}).items():
+            array, space = np.asarray(value), self._spaces[name]
             if array.ndim != 1 + len(space.shape or ()):
                 continue  # acting names it
+            if array.dtype.kind == "f" and np.isfinite(array).all():
+                continue
             wrong = unusable_rows(array[None], space)[0]
             if wrong.any():
                 row, part = int(np.argmax(wrong)), "" if name == "obs" else f" of {name!r}"
@@ -583,21 +585,32 @@ class Policy(ABC):
             inputs = self._cast_all("obs", obs, self._layouts["obs"])
         else:
             inputs = {"obs": self._cast("obs", obs, self._obs_shape, self._obs_dtype)}
-        size = len(next(iter(inputs.values())))
         if state is not None and len(state) != len(self._state_shapes):
             raise BatchError(f"got {len(state)} state arrays, this policy has {len(self._state_shapes)}")
+        if self._state_shapes or self.previous:
+            self._add_memory(inputs, state, prev_actions, prev_rewards)
+        if action_mask is not None:
+            inputs["action_mask"] = self._cast("action_mask", action_mask, *self._layout("action_mask")["action_mask"])
+        if self.masked or action_mask is not None:
+            self.take_mask(inputs)
+        if len(inputs) > 1:
+            _count_rows(inputs)
+        return inputs
+
+    def _add_memory(
+        self,
+        inputs: dict[str, np.ndarray],
+        state: Sequence[np.ndarray] | None,
+        prev_actions: Any,
+        prev_rewards: Any,
+    ) -> None:
+        size = len(next(iter(inputs.values())))
         for i, shape in enumerate(self._state_shapes):
             value = np.zeros((size, *shape), np.float32) if state is None else state[i]
             inputs[f"state_{i}"] = self._cast(f"state_{i}", value, shape, np.dtype(np.float32))
         for name, value in (("prev_actions", prev_actions), ("prev_rewards", prev_rewards)):
             if name in self.previous:
                 inputs |= self.first_previous(name, size) if value is None else self._cast_previous(name, value)
-        if action_mask is not None:
-            inputs["action_mask"] = self._cast("action_mask", action_mask, *self._layout("action_mask")["action_mask"])
-        self.take_mask(inputs)
-        if len(inputs) > 1:
-            _count_rows(inputs)
-        return inputs
 
     def _cast_previous(self, name: str, value: Any) -> dict[str, np.ndarray]:
         return self._cast_all(name, value, self._layouts[name])

@@ -120,6 +120,7 @@ def test_extreme_inputs(backend, x):
             assert np.isfinite(value).all() and np.isfinite(gradient).all()
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
 def test_nan_in_inputs_is_seen_in_the_likelihood():
     _, _, logp = Beta(WIDE).draw(np.random.default_rng(0), F32([[0, np.nan, 0, 0], [0, 0, 0, 0]]))
     assert np.isnan(logp[0]) and np.isfinite(logp[1])

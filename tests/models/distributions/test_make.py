@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -134,29 +137,23 @@ class Laplace(d.Distribution):
         return ops.sum(ops.exp(-gap) + gap - 1.0, -1)
 
 
-def test_a_users_own():
+def test_a_users_own(tmp_path, monkeypatch):
+    """As a class, a function, a name, and a place in a module."""
+    (tmp_path / "my_own_dists.py").write_text("mine = None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_own_dists
+
+    monkeypatch.setattr(my_own_dists, "mine", Laplace)
     space = S.Box(-INF, INF, (1,), np.float32)
     registry.register_action_dist("laplace", Laplace)
-    registry.register_action_dist("Beta", Laplace)
-    for custom in (Laplace, lambda space: Laplace(space), "laplace", "Beta", f"{__name__}:Laplace"):
-        if isinstance(custom, str) and ":" in custom:
-            import sys
-
-            sys.modules.setdefault(__name__, sys.modules.get(__name__) or _this_module())
+    registry.register_action_dist("Beta", Laplace)  # goes before the built-in one
+    for custom in (Laplace, lambda space: Laplace(space), "laplace", "Beta", "my_own_dists:mine"):
         dist = make_distribution(space, custom=custom)
         assert type(dist) is Laplace
     actions, raw, logp = dist.draw(np.random.default_rng(0), np.zeros((2000, 1), F32))
     assert raw is None and not dist.on_host
     # The mean of -logp is the entropy.
     assert -logp.mean() == pytest.approx(dist.entropy(numpy_ops, np.zeros((1, 1), F32))[0], abs=0.1)
-
-
-def _this_module():
-    import types
-
-    module = types.ModuleType(__name__)
-    module.Laplace = Laplace
-    return module
 
 
 def refuse(space):
@@ -180,3 +177,13 @@ def test_what_is_no_distribution(custom, error, says):
     with pytest.raises(error, match=says) as caught:
         make_distribution(BOX, custom=custom)
     assert isinstance(caught.value, PolylibError) and "\n" not in str(caught.value)
+
+
+def test_looking_at_distributions_loads_no_framework():
+    """Nor SciPy, which only Beta and Dirichlet need, when they are used."""
+    code = (
+        "import sys, polylib.models.distributions; "
+        "print([m for m in ('scipy', 'tensorflow', 'tensorflow_probability', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.strip() == "[]"
