@@ -125,7 +125,7 @@ class Objective(ABC):
     @staticmethod
     def named_actions(actions: Any) -> dict[str, Array]:
         """The inverse of `taken`: what the distribution sampled, as flat columns."""
-        return dict(actions) if isinstance(actions, Mapping) else {"actions": actions}
+        return actions if isinstance(actions, dict) else {"actions": actions}
 
     @abstractmethod
     def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:

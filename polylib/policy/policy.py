@@ -172,7 +172,7 @@ class Policy(ABC):
         out = self._act_in_numpy(inputs, noise) if mirrored else self._act(inputs, noise)
         if explore and dist.on_host:
             self._draw_on_host(out)
-        state = [out.pop(f"state_out_{i}") for i in range(len(self._state_shapes))]
+        state = [out.pop(f"state_out_{i}") for i in range(len(self._state_shapes))] if self._state_shapes else []
         if self._nested_actions:
             actions = unflatten(self.action_space, self._pop_actions(out), "actions")
         else:
