@@ -59,14 +59,26 @@ MODEL_OPTIONS = (
     Option("lstm_cell_size", "model", 256, integer(1), "Cells of the LSTM or GRU."),
     Option("lstm_use_prev_action", "model", False, boolean(), "Feed the previous action."),
     Option("lstm_use_prev_reward", "model", False, boolean(), "Feed the previous reward."),
-    Option("use_attention", "model", False, boolean(), "Wrap the network with attention.", built=False),
+    Option("use_attention", "model", False, boolean(), "Wrap the network with attention (GTrXL)."),
+    Option("attention_num_transformer_units", "model", 1, integer(1), "GTrXL units, one after another."),
+    Option("attention_dim", "model", 64, integer(1), "Width of a unit's inputs and outputs."),
+    Option("attention_num_heads", "model", 1, integer(1), "Heads of a unit's attention."),
+    Option("attention_head_dim", "model", 32, integer(1), "Width of a head."),
+    Option("attention_memory_inference", "model", 50, integer(1), "Steps that a unit looks back."),
+    Option("attention_memory_training", "model", 50, integer(1), "The same in training: the same number."),
+    Option("attention_position_wise_mlp_dim", "model", 32, integer(1), "Width of the layer behind a unit's attention."),
+    Option("attention_init_gru_gate_bias", "model", 2.0, number(), "How far a unit's gates are shut at the start."),
+    Option("attention_use_n_prev_actions", "model", 0, choice(0, 1), "Feed the previous action (1) or none (0)."),
+    Option("attention_use_n_prev_rewards", "model", 0, choice(0, 1), "Feed the previous reward (1) or none (0)."),
     Option("framestack", "model", True, boolean(), "Stack Atari frames.", built=False),
     Option("dim", "model", 84, integer(1), "Atari frame size in pixels.", built=False),
     Option("grayscale", "model", False, boolean(), "Atari frames in grey.", built=False),
     Option("zero_mean", "model", True, boolean(), "Atari pixels around 0.", built=False),
     Option("custom_model", "model", None, anything(), "A user's own network.", built=False),
     Option("custom_model_config", "model", {}, mapping(), "Keyword arguments of the custom model.", built=False),
-    Option("custom_action_dist", "model", None, anything(), "A user's own action distribution.", built=False),
+    Option(
+        "custom_action_dist", "model", None, anything(), "An action distribution: a name, a Distribution, or a factory."
+    ),
     Option("custom_preprocessor", "model", None, anything(), "A user's own preprocessor.", built=False),
 )
 

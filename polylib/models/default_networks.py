@@ -24,6 +24,8 @@ CONV_FILTERS: dict[tuple[int, int], list[list[Any]]] = {
 _IMAGE_SIZE = 16
 # A convolution with this activation loses half of what it gets: twice the variance keeps the scale.
 _GAINS = {"relu": math.sqrt(2.0)}
+# What puts a layer with state on top.
+_WRAPPERS = ("use_lstm", "use_gru", "use_attention")
 
 
 class _Builder:
@@ -226,7 +228,7 @@ class _Trunk:
 
 def is_recurrent(model: dict[str, Any]) -> bool:
     """Whether a `model` config asks for a network with state."""
-    return bool(model.get("use_lstm") or model.get("use_gru") or model.get("use_attention"))
+    return any(model.get(key) for key in _WRAPPERS)
 
 
 def _recurrent(
@@ -238,6 +240,9 @@ def _recurrent(
     inputs: dict[str, Any],
 ) -> tuple[str, int, tuple[tuple[int, ...], ...], dict[str, str]]:
     """An LSTM, GRU or attention on top of `source`: its result, its width, its state's shapes and outputs."""
+    asked = [key for key in _WRAPPERS if model.get(key)]
+    if len(asked) > 1:
+        raise ConfigError(f"config keys {' and '.join(map(repr, asked))} exclude each other: set one of them")
     parts = [(source, width)]
     attention = bool(model.get("use_attention"))
     which = "attention" if attention else "lstm"
@@ -265,13 +270,32 @@ def _recurrent(
 def _attention(
     builder: _Builder, source: str, width: int, model: dict[str, Any]
 ) -> tuple[str, int, tuple[tuple[int, ...], ...], dict[str, str]]:
-    """GTrXL units (arXiv:1910.06764) on a linear embedding; each unit's state is the inputs of its last steps."""
+    """GTrXL units (arXiv:1910.06764) on a linear embedding; each unit's state is the inputs of its last steps.
+
+    Raises:
+        ConfigError: if training were to remember other steps than acting does.
+    """
     dim, memory = model["attention_dim"], model["attention_memory_inference"]
+    training = model.get("attention_memory_training", memory)
+    if training != memory:
+        raise ConfigError(
+            f"config key 'attention_memory_training' is {training} and attention_memory_inference {memory}: training "
+            "sees what acting saw, so give both the same number of steps"
+        )
     source = builder.dense("attention_embedding", source, width, dim, None)
     outputs: dict[str, str] = {}
     for i in range(model["attention_num_transformer_units"]):
         layer = Layer(
-            f"gtrxl_{i}", "gtrxl", (source, f"state_{i}"), dim, dim, heads=model["attention_num_heads"], memory=memory
+            f"gtrxl_{i}",
+            "gtrxl",
+            (source, f"state_{i}"),
+            dim,
+            dim,
+            heads=model["attention_num_heads"],
+            head_dim=model["attention_head_dim"],
+            memory=memory,
+            mlp=model["attention_position_wise_mlp_dim"],
+            gate_bias=model["attention_init_gru_gate_bias"],
         )
         source = builder.add(layer)
         outputs[f"state_out_{i}"] = f"{source}/0"

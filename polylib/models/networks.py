@@ -83,7 +83,10 @@ class Layer:
         offsets: of a one_hot.
         conv: of a conv.
         heads: of a gtrxl.
+        head_dim: of a gtrxl: width of each head.
         memory: of a gtrxl: how many steps it looks back.
+        mlp: of a gtrxl: width of the layer between its two gates.
+        gate_bias: of a gtrxl: how far its gates are shut at the start.
     """
 
     name: str
@@ -97,7 +100,10 @@ class Layer:
     offsets: tuple[int, ...] = ()
     conv: Convolution | None = None
     heads: int = 0
+    head_dim: int = 0
     memory: int = 0
+    mlp: int = 0
+    gate_bias: float = 0.0
 
     @property
     def source(self) -> str:
@@ -159,6 +165,10 @@ def _forgetful(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.concatenate([np.zeros(units), np.ones(units), np.zeros(2 * units)])
 
 
+def _filled(value: float) -> Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]:
+    return lambda rng, shape: np.full(shape, value)
+
+
 def _dense_leaves(layer: Layer) -> dict[str, Leaf]:
     return {
         "kernel": Leaf((layer.fan_in, layer.units), _columns(layer.gain)),
@@ -194,12 +204,43 @@ def _gru_leaves(layer: Layer) -> dict[str, Leaf]:
     }
 
 
+def _gtrxl_leaves(layer: Layer) -> dict[str, Leaf]:
+    """As `polylib.models.attention.gtrxl` takes them; gates r, z, h."""
+    width, inner = layer.units, layer.heads * layer.head_dim
+
+    def norm(name: str) -> dict[str, Leaf]:
+        return {f"{name}_scale": Leaf((width,), _ones), f"{name}_offset": Leaf((width,), _zeros)}
+
+    def gate(name: str) -> dict[str, Leaf]:
+        return {
+            f"{name}_kernel": Leaf((width, 3 * width), _glorot),
+            f"{name}_recurrent_kernel": Leaf((width, 3 * width), _glorot),
+            f"{name}_bias": Leaf((width,), _filled(layer.gate_bias)),
+        }
+
+    return {
+        **norm("norm"),
+        **{f"{name}_kernel": Leaf((width, inner), _glorot) for name in ("query", "key", "value", "position")},
+        "content_bias": Leaf((layer.heads, layer.head_dim), _zeros),
+        "position_bias": Leaf((layer.heads, layer.head_dim), _zeros),
+        "out_kernel": Leaf((inner, width), _glorot),
+        **gate("gate"),
+        **norm("mlp_norm"),
+        "mlp_kernel_0": Leaf((width, layer.mlp), _glorot),
+        "mlp_bias_0": Leaf((layer.mlp,), _zeros),
+        "mlp_kernel_1": Leaf((layer.mlp, width), _glorot),
+        "mlp_bias_1": Leaf((width,), _zeros),
+        **gate("mlp_gate"),
+    }
+
+
 _LEAVES: dict[str, Callable[[Layer], dict[str, Leaf]]] = {
     "dense": _dense_leaves,
     "conv": _conv_leaves,
     "log_std": lambda layer: {"log_std": Leaf((layer.units,), _zeros)},
     "lstm": _lstm_leaves,
     "gru": _gru_leaves,
+    "gtrxl": _gtrxl_leaves,
 }
 
 

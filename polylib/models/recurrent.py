@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from polylib.models.attention import gtrxl
 from polylib.policy.ops import Array
 
 Result = tuple[Array, tuple[Array, ...]]
@@ -82,4 +83,4 @@ def gru(ops: Any, x: Array, states: tuple[Array], weights: tuple[Array, ...], ti
 
 
 #: By kind of layer: (ops, x, states, weights, time) to outputs and states.
-CELLS: dict[str, Callable[[Any, Array, Any, tuple[Array, ...], int], Result]] = {"lstm": lstm, "gru": gru}
+CELLS: dict[str, Callable[[Any, Array, Any, tuple[Array, ...], int], Result]] = {"lstm": lstm, "gru": gru, "gtrxl": gtrxl}

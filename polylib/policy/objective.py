@@ -69,8 +69,17 @@ class Objective(ABC):
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.config = spec, spec.config
-        self.dist: Distribution = make_distribution(
-            spec.action_space, self.config.get("normalize_actions", True), self.config.get("clip_actions", False)
+        self.dist = self.distribution()
+
+    def distribution(self) -> Distribution:
+        """The action distribution: the config's `custom_action_dist`, or the default of the action space."""
+        config = self.config
+        return make_distribution(
+            self.spec.action_space,
+            config.get("normalize_actions", True),
+            config.get("clip_actions", False),
+            custom=config.get("model", {}).get("custom_action_dist"),
+            framework=config.get("framework"),
         )
 
     @abstractmethod

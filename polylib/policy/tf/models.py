@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -83,6 +84,35 @@ class OneStep(keras.layers.Layer):
         return inputs[:, None]
 
 
+class Cell(keras.layers.Layer):
+    """One step of a layer with state that Keras has none of; holds its weights in the canonical layout.
+
+    Args:
+        layer: of a kind in `CELLS`, or its fields as a dict.
+    """
+
+    def __init__(self, layer: Layer | Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.description = layer if isinstance(layer, Layer) else Layer(**{**layer, "sources": tuple(layer["sources"])})
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the variables."""
+        for name, leaf in self.description.leaves().items():
+            setattr(self, name, self.add_weight(shape=leaf.shape, initializer="zeros", name=name))
+        super().build(input_shape)
+
+    def call(self, inputs: Any) -> Any:
+        """`[x: [N, F], *states]` to `(outputs, *states)`."""
+        x, *states = inputs
+        weights = tuple(getattr(self, name).value for name in self.description.leaves())
+        outputs, states = CELLS[self.description.kind](ops, x, tuple(states), weights, 1)
+        return (outputs, *states)
+
+    def get_config(self) -> dict[str, Any]:
+        """For saving."""
+        return {**super().get_config(), "layer": dataclasses.asdict(self.description)}
+
+
 def one_hot(x: Any, sizes: Sequence[int], offsets: Sequence[int]) -> Any:
     """`[N, ...] int` to `[N, sum(sizes)] float32`."""
     if len(sizes) == 1:
@@ -139,6 +169,8 @@ def _make(layer: Layer) -> Any:
         kind = keras.layers.LSTM if layer.kind == "lstm" else keras.layers.GRU
         zeros = {"kernel_initializer": "zeros", "recurrent_initializer": "zeros"}
         return kind(layer.units, return_state=True, name=name, dtype="float32", **zeros)
+    if layer.kind in CELLS:
+        return Cell(layer, name=name, dtype="float32")
     return keras.layers.Dense(layer.units, layer.activation, kernel_initializer="zeros", name=name, dtype="float32")
 
 
@@ -186,6 +218,9 @@ class KerasNetwork(SpecNetwork):
             sources = [tensors[name] for name in layer.sources]
             if layer.kind in ("lstm", "gru"):
                 tensors[layer.name], *states = made(OneStep()(sources[0]), initial_state=sources[1:])
+                tensors.update({f"{layer.name}/{i}": state for i, state in enumerate(states)})
+            elif layer.kind in CELLS:
+                tensors[layer.name], *states = made(sources)
                 tensors.update({f"{layer.name}/{i}": state for i, state in enumerate(states)})
             else:
                 tensors[layer.name] = made(sources if len(sources) > 1 else sources[0])
