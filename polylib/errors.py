@@ -58,6 +58,10 @@ class WorkerError(PolylibError, RuntimeError):
     """A rollout worker was lost."""
 
 
+class ExportError(PolylibError, RuntimeError):
+    """A policy can't be written in a format, or what was written isn't the policy."""
+
+
 class RetraceError(PolylibError, RuntimeError):
     """A traced function was traced more often than `eager_max_retraces` allows."""
 

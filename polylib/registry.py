@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from polylib.atari_ids import classic_ids, is_atari_id, register_atari, resembles_atari
 from polylib.errors import ConfigError, ConfigTypeError, EnvError, did_you_mean
 
 EnvCreator = Callable[[dict[str, Any]], Any]
@@ -135,8 +136,8 @@ def env_creator(env: Any) -> EnvCreator:
     """The function that makes `env` from an `env_config`.
 
     Args:
-        env: a registered name, a Gymnasium id, `"envpool:ID"`, `"module:Class"`, or a class or function that takes the
-            `env_config`.
+        env: a registered name, a Gymnasium id (or a classic one of an Atari game), `"envpool:ID"`, `"module:Class"`,
+            or a class or function that takes the `env_config`.
 
     Raises:
         EnvError: if there is no such environment; offers the nearest name.
@@ -194,6 +195,8 @@ def _creator_from_text(env: str) -> EnvCreator:
 
     if env.startswith(_ENVPOOL):
         return EnvPoolMaker(env)
+    if is_atari_id(env):
+        register_atari(env)
     if env in gymnasium.registry or _newest_version(env, gymnasium.registry):
         return lambda env_config: gymnasium.make(env, **env_config)
     module, separator, attribute = env.partition(":")
@@ -213,9 +216,10 @@ def _creator_from_text(env: str) -> EnvCreator:
         if found is not None:
             raise EnvError(f"environment {env!r}: it is {found!r}, expected a class or function of the env_config")
         raise EnvError(f"environment {env!r}: module {module!r} has no {attribute!r}, nor registers it with Gymnasium")
-    hint = did_you_mean(env, [*_envs, *gymnasium.registry])
-    if env.startswith(("ALE/", "Pong", "Breakout")):
-        hint += " Atari environments need ale-py: pip install 'polylib[atari]'"
+    atari = resembles_atari(env)
+    hint = did_you_mean(env, [*_envs, *gymnasium.registry, *(classic_ids() if atari else ())])
+    if atari:
+        hint += " Atari environments are called like ALE/Pong-v5, PongNoFrameskip-v4 or PongDeterministic-v4"
     raise EnvError(
         f"unknown environment {env!r}: it is neither registered with polylib.register_env nor a Gymnasium id.{hint}"
     )

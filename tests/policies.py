@@ -28,12 +28,14 @@ def make_spec(
     hiddens: tuple[int, ...] = (8,),
     share: bool = False,
     activation: str | None = "tanh",
+    model: dict[str, Any] | None = None,
     **config: Any,
 ) -> PolicySpec:
-    """A spec with PPO's defaults but for a small network."""
+    """A spec with PPO's defaults but for a small network; `model` has further keys of the config's `model`."""
     resolved = PPOConfig().to_dict()
-    model = dict(resolved["model"], fcnet_hiddens=list(hiddens), vf_share_layers=share, fcnet_activation=activation)
-    return PolicySpec(obs_space, action_space, objective, {**resolved, "model": model, **config}, seed=seed)
+    small = {"fcnet_hiddens": list(hiddens), "vf_share_layers": share, "fcnet_activation": activation}
+    resolved["model"].update(small, **(model or {}))
+    return PolicySpec(obs_space, action_space, objective, {**resolved, **config}, seed=seed)
 
 
 def make(mode: tuple[str, bool], *args: Any, **kwargs: Any) -> Policy:

@@ -297,6 +297,13 @@ class Algorithm(TrainableAdapter):
         """
         return str(save_policy(self.get_policy(policy_id), export_dir, self.config.algo_name))
 
+    def extra_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What an algorithm keeps in checkpoints beside policies, workers and counters: JSON values, arrays by name."""
+        return {}, {}
+
+    def set_extra_state(self, values: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        """Goes on from `extra_state()`."""
+
     def progress(self) -> dict[str, Any]:
         """Counters, times, recent episodes and random state: what a checkpoint keeps beside policies and workers."""
         return {

@@ -57,6 +57,9 @@ def save_algorithm(algo: Algorithm, path: str | os.PathLike[str]) -> Path:
     for index, (values, columns) in enumerate(algo.workers.foreach_worker(lambda worker: worker.get_state())):
         documents[f"workers/{index:03d}"] = values
         arrays[f"workers/{index:03d}"] = columns
+    extra, extra_arrays = algo.extra_state()
+    if extra or extra_arrays:
+        documents["extra"], arrays["extra"] = extra, extra_arrays
     header = {
         "type": "Algorithm",
         "algorithm": name,
@@ -137,6 +140,7 @@ def restore_algorithm(algo: Algorithm, path: str | os.PathLike[str]) -> None:
             raise CheckpointError(f"checkpoint {folder} has no policy {name!r}; it has {', '.join(entries)}")
         _check_spaces(folder, policy, read_spaces(folder, entries[name]))
         states[name] = read_policy_state(folder, f"policies/{name}/")
+    extra = _read_extra(folder, algo)
     workers = _read_workers(folder, header, 1 + algo.workers.num_remote_workers())
     before = {name: policy.get_state() for name, policy in policies.items()}
     try:
@@ -148,9 +152,18 @@ def restore_algorithm(algo: Algorithm, path: str | os.PathLike[str]) -> None:
             policy.set_state(before[name])
         raise
     algo.set_progress(progress)
+    if extra is not None:
+        algo.set_extra_state(*extra)
     _report_changed_config(folder, algo.config, stored, code, header.get("framework"))
     algo.workers.sync_weights(next(iter(policies.values())).global_timestep)
     _restore_workers(algo, folder, workers)
+
+
+def _read_extra(folder: Path, algo: Algorithm) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+    """What `Algorithm.set_extra_state` takes, if the algorithm wrote any."""
+    if not any(algo.extra_state()):
+        return None
+    return read_document(folder, "extra", dict), read_arrays(folder, "extra")
 
 
 def _read_progress(folder: Path) -> dict[str, Any]:

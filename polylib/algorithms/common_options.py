@@ -70,12 +70,12 @@ MODEL_OPTIONS = (
     Option("attention_init_gru_gate_bias", "model", 2.0, number(), "How far a unit's gates are shut at the start."),
     Option("attention_use_n_prev_actions", "model", 0, choice(0, 1), "Feed the previous action (1) or none (0)."),
     Option("attention_use_n_prev_rewards", "model", 0, choice(0, 1), "Feed the previous reward (1) or none (0)."),
-    Option("framestack", "model", True, boolean(), "Stack Atari frames.", built=False),
-    Option("dim", "model", 84, integer(1), "Atari frame size in pixels.", built=False),
-    Option("grayscale", "model", False, boolean(), "Atari frames in grey.", built=False),
-    Option("zero_mean", "model", True, boolean(), "Atari pixels around 0.", built=False),
-    Option("custom_model", "model", None, anything(), "A user's own network.", built=False),
-    Option("custom_model_config", "model", {}, mapping(), "Keyword arguments of the custom model.", built=False),
+    Option("framestack", "model", True, boolean(), "'deepmind': observations are the last 4 frames."),
+    Option("dim", "model", 84, integer(1), "Height and width of Atari's frames in pixels."),
+    Option("grayscale", "model", False, boolean(), "'rllib': frames in grey ('deepmind': always)."),
+    Option("zero_mean", "model", True, boolean(), "'rllib': pixels in [-1, 1), not in [0, 1]."),
+    Option("custom_model", "model", None, anything(), "A user's own network: see docs/custom_models.md."),
+    Option("custom_model_config", "model", {}, mapping(), "Keyword arguments of the custom model."),
     Option(
         "custom_action_dist", "model", None, anything(), "An action distribution: a name, a Distribution, or a factory."
     ),
@@ -119,12 +119,12 @@ COMMON_OPTIONS = (
         "environment",
         None,
         checked(check_clip_rewards),
-        "Learn from the rewards' signs (True), or from rewards clipped to [-c, c] (a number).",
+        "Learn from signs of rewards (True), or rewards clipped to [-c, c] (a number); None: signs for Atari.",
     ),
     Option("normalize_actions", "environment", True, boolean(), "Policies act in [-1, 1] of bounded Box spaces."),
     Option("clip_actions", "environment", False, boolean(), "Clip Box actions (normalised ones always are)."),
     Option("disable_env_checking", "environment", False, boolean(), "Skip the check of the first observations."),
-    Option("is_atari", "environment", None, anything(), "Whether Atari wrappers apply.", built=False),
+    Option("is_atari", "environment", None, choice(None, True, False), "Wrap for Atari; None: games of ale-py."),
     # --- framework
     Option(
         "framework",
@@ -202,7 +202,11 @@ COMMON_OPTIONS = (
     Option("remote_worker_envs", "rollouts", False, boolean(), "Each environment in an actor.", built=False),
     Option("remote_env_batch_wait_ms", "rollouts", 0, number(0), "Wait for more environments, ms.", built=False),
     Option(
-        "preprocessor_pref", "rollouts", "deepmind", choice("deepmind", "rllib", None), "Frame wrappers.", built=False
+        "preprocessor_pref",
+        "rollouts",
+        "deepmind",
+        choice("deepmind", "rllib", None),
+        "Atari's frames: 84x84, grey, 4 at a time ('deepmind'), one of floats ('rllib'), or as they are (None).",
     ),
     Option(
         "observation_filter",
@@ -210,6 +214,21 @@ COMMON_OPTIONS = (
         "NoFilter",
         checked(check_filter_name),
         f"Normalises observations by what was seen so far: {', '.join(FILTER_NAMES)}.",
+    ),
+    Option(
+        "use_worker_filter_stats",
+        "rollouts",
+        True,
+        boolean(),
+        "The filter learns from what all workers observed; False: from the local worker's observations only.",
+    ),
+    Option(
+        "update_worker_filter_stats",
+        "rollouts",
+        True,
+        boolean(),
+        "Workers take over the filter of all workers with the weights; False: each keeps its own.",
+        aliases=("synchronize_filters",),
     ),
     Option("compress_observations", "rollouts", False, boolean(), "Compress observations.", built=False),
     Option(
@@ -276,7 +295,7 @@ COMMON_OPTIONS = (
     Option("ope_split_batch_by_episode", "evaluation", True, boolean(), "Estimate per episode.", built=False),
     # --- exploration
     Option("explore", "exploration", True, boolean(), "Sample actions; False: take the most likely one."),
-    Option("exploration_config", "exploration", {"type": "StochasticSampling"}, mapping(), "Its kind.", built=False),
+    Option("exploration_config", "exploration", {"type": "StochasticSampling"}, mapping(), "How: `type` and its keys."),
     # --- offline data
     Option("input", "offline_data", "sampler", anything(), "Where experiences come from.", ("input_",), built=False),
     Option("input_config", "offline_data", {}, mapping(), "Settings of the input.", built=False),

@@ -21,6 +21,7 @@ def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
         ConfigError: naming a key of `evaluation_config` that is wrong.
     """
     defaults: dict[str, Any] = {"num_workers": config["evaluation_num_workers"], "output": None, "profile": False}
+    defaults["update_worker_filter_stats"] = True  # they see what the policy that is evaluated was trained on
     if config["vectorization_mode"] == "auto":
         defaults["vectorization_mode"] = "sync"  # where every episode has a seed of its own
     try:
@@ -71,7 +72,8 @@ class Evaluation:
         """
         algorithm, config, workers = self.algorithm, self.algorithm.config, self.workers
         algorithm.callbacks.call("on_evaluate_start", algorithm=algorithm)
-        workers.local_worker().set_weights(algorithm.get_weights())
+        filters = algorithm.workers.local_worker().get_filters()
+        workers.local_worker().set_weights(algorithm.get_weights(), filters=filters)
         workers.sync_weights()
         custom = config["custom_evaluation_function"]
         if custom is not None:

@@ -21,6 +21,16 @@ _BUILT_IN = {
         "polylib.algorithms.ppo.ppo:PPO",
         "polylib.algorithms.ppo.loss:PPOObjective",
     ),
+    "DQN": (
+        "polylib.algorithms.dqn.config:DQNConfig",
+        "polylib.algorithms.dqn.dqn:DQN",
+        "polylib.algorithms.dqn.loss:DQNObjective",
+    ),
+    "SimpleQ": (
+        "polylib.algorithms.dqn.config:SimpleQConfig",
+        "polylib.algorithms.dqn.dqn:SimpleQ",
+        "polylib.algorithms.dqn.loss:DQNObjective",
+    ),
 }
 _registered: dict[str, tuple[Any, ...]] = {}
 

@@ -34,7 +34,7 @@ _DEFAULT_EPISODES = 10
 _USED = frozenset(
     (
         *("env", "env_config", "explore", "seed", "num_envs_per_worker", "disable_env_checking"),
-        *("framework", "eager_tracing"),
+        *("is_atari", "preprocessor_pref", "framework", "eager_tracing"),
     )
 )
 

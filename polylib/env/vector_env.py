@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from polylib.env.atari import check_native, is_native_atari, preprocess
 from polylib.env.check import check_env, one_line
 from polylib.env.envpool import adapt, is_envpool, make_pool
 from polylib.errors import EnvError
@@ -36,7 +37,8 @@ def make_vector_env(config: Any, worker_index: int = 0, seed: int | None = None)
     """Makes a worker's environments.
 
     Args:
-        config: with keys env, env_config, num_envs_per_worker, num_workers, disable_env_checking, vectorization_mode.
+        config: with keys env, env_config, num_envs_per_worker, num_workers, disable_env_checking, vectorization_mode,
+            and those that `polylib.env.atari.preprocess` takes.
         worker_index: of the worker.
         seed: of the check's reset, and of an EnvPool.
 
@@ -67,7 +69,7 @@ def make_vector_env(config: Any, worker_index: int = 0, seed: int | None = None)
                 f"environment {name!r}: its creator returned {type(made).__name__}, expected a gymnasium.Env or a "
                 "gymnasium.vector.VectorEnv"
             )
-        return made
+        return made if isinstance(made, VectorEnv) else preprocess(made, config, name)
 
     if isinstance(creator, EnvPoolMaker):
         pool_of = creator
@@ -117,6 +119,11 @@ def _wants_native(config: Any) -> bool:
             f"config key 'vectorization_mode': environment {env_name(env)!r} has no vectorised implementation of its "
             "own; use 'auto' or 'sync'"
         )
+    if native and is_native_atari(env):
+        # Its observations and rewards differ from those of the same name one by one, so that it is never swapped in.
+        if mode == "vector_entry_point":
+            check_native(config, env_name(env))
+        return mode == "vector_entry_point"
     return native and (mode == "vector_entry_point" or config["num_envs_per_worker"] >= _MANY_ENVS)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import tree
 
 from polylib.callbacks import EPISODE_HOOKS, make_callbacks
+from polylib.env.atari import reports_lives
 from polylib.env.check import one_line
 from polylib.env.vector_env import EnvContext, make_vector_env
 from polylib.errors import ConfigError, WorkerError
@@ -122,6 +123,7 @@ class RolloutWorker:
         config, env = self.config, self.env
         if env is None:
             raise self._no_environment()
+        lives, clip = reports_lives(env), config["clip_rewards"]
         return cls(
             env,
             self.policy_map[DEFAULT_POLICY_ID],
@@ -132,7 +134,8 @@ class RolloutWorker:
             env_name=env_name(config["env"]),
             seed=seed,
             tracker=EpisodeTracker(self.callbacks, self) if self.callbacks.has(*EPISODE_HOOKS) else None,
-            reward_clip=config["clip_rewards"] or None,
+            reward_clip=(lives if clip is None else clip) or None,
+            by_life=lives and cls is Sampler,
         )
 
     def _no_environment(self) -> WorkerError:
@@ -156,11 +159,12 @@ class RolloutWorker:
         if self._output is not None:
             self._output.write(fragment.with_new_obs())
         policy = self.policy_map[DEFAULT_POLICY_ID]
-        # One batched pass over the fragment instead of a value per step; acting doesn't need them.
-        values = policy.compute_values(*_seen(fragment, policy))
-        rows = fragment.batch.count
-        fragment.batch["vf_preds"] = values[:rows]
-        fragment.bootstrap = np.where(fragment.terminated, np.float32(0), values[rows:])
+        if policy.objective.needs_values:
+            # One batched pass over the fragment instead of a value per step; acting doesn't need them.
+            values = policy.compute_values(*_seen(fragment, policy))
+            rows = fragment.batch.count
+            fragment.batch["vf_preds"] = values[:rows]
+            fragment.bootstrap = np.where(fragment.terminated, np.float32(0), values[rows:])
         batch = policy.objective.postprocess(fragment)
         if self.callbacks.has("on_postprocess_trajectory"):
             self.callbacks.call(
@@ -180,6 +184,29 @@ class RolloutWorker:
         """`sample()` and `get_metrics()` in one call to an actor."""
         with self._profile.collecting() if self._profile else nullcontext():
             return self.sample(), self.get_metrics()
+
+    def sample_for_driver(self) -> tuple[SampleBatch, list[EpisodeMetrics], dict[str, Any]]:
+        """`sample_with_metrics()`, and what the policies' filters saw since the last call, by policy id."""
+        batch, episodes = self.sample_with_metrics()
+        return batch, episodes, {name: p.filter.pop_delta() for name, p in self._filtering()}
+
+    def _filtering(self) -> list[tuple[str, Policy]]:
+        """The policies that have an observation filter."""
+        return [(name, policy) for name, policy in self.policy_map.items() if not policy.filter.identity]
+
+    def get_filters(self) -> dict[str, Any]:
+        """Statistics of observation filters by policy id."""
+        return {name: policy.filter.get_state() for name, policy in self._filtering()}
+
+    def set_filters(self, filters: Mapping[str, Any]) -> None:
+        """Takes over what `get_filters` returned; what was seen here and not yet handed over stays in it."""
+        for name, state in filters.items():
+            self.get_policy(name).filter.set_state(state, keep_delta=True)
+
+    def merge_filters(self, deltas: Mapping[str, Any]) -> None:
+        """Adds what another worker's filters saw: the last part of `sample_for_driver`."""
+        for name, delta in deltas.items():
+            self.get_policy(name).filter.merge(delta)
 
     def evaluate(
         self, episodes: int | None, steps: int | None = None, seed: int | None = None, seconds: float | None = None
@@ -219,7 +246,11 @@ class RolloutWorker:
         return {name: self.get_policy(name).get_weights() for name in (policies or self.policy_map)}
 
     def set_weights(
-        self, weights: Mapping[str, Weights], version: int | None = None, timestep: int | None = None
+        self,
+        weights: Mapping[str, Weights],
+        version: int | None = None,
+        timestep: int | None = None,
+        filters: Mapping[str, Any] | None = None,
     ) -> None:
         """Sets weights by policy id.
 
@@ -227,6 +258,7 @@ class RolloutWorker:
             weights: as `get_weights` returns them.
             version: a broadcast's number; one that this worker has already is ignored.
             timestep: environment steps sampled by all workers, for schedules.
+            filters: statistics of observation filters, as `get_filters` returns them.
         """
         if version is not None and version <= self.weights_version:
             return
@@ -235,6 +267,7 @@ class RolloutWorker:
             policy.set_weights(values)
             if timestep is not None:
                 policy.set_timestep(timestep)
+        self.set_filters(filters or {})
         self.weights_version = self.weights_version if version is None else version
 
     def get_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from polylib.env.atari import LIFE_LOST
 from polylib.env.check import VectorChecks, one_line, unpacking_hint, unusable
 from polylib.env.vector_env import autoreset_mode
 from polylib.errors import BatchError, EnvError
@@ -51,6 +52,8 @@ class Sampler:
         seed: of the first reset; None: not seeded.
         tracker: calls episode callbacks, if there are any.
         reward_clip: the config's `clip_rewards`: what is learnt from; metrics count the environment's own rewards.
+        by_life: a lost life (`polylib.env.atari`) ends an episode for learning: its row is terminated, other rows have
+            another `eps_id`. The game goes on, and so do the network's memory, metrics and callbacks' episodes.
     """
 
     #: Whether the observations count in the policy's filter.
@@ -69,6 +72,7 @@ class Sampler:
         seed: int | None = None,
         tracker: EpisodeTracker | None = None,
         reward_clip: bool | float | None = None,
+        by_life: bool = False,
     ) -> None:
         self.env, self.policy, self.explore = env, policy, explore
         self.tracker = tracker
@@ -86,19 +90,21 @@ class Sampler:
             self.collector.column(name, *resolve(name, *spaces, 0))
         self._action_columns = list(leaves(policy.action_space, "actions"))
         self._filter = None if policy.filter.identity else policy.filter
-        self._reward_clip = reward_clip
+        self._reward_clip, self._by_life = reward_clip, by_life
         self._memory = self._first_memory(n)  # what the network takes besides observations, [N, ...] by name
         self.episodes: list[EpisodeMetrics] = []
         first_id = worker_index * _IDS_PER_WORKER
         self._eps_id, self._next_id = np.arange(first_id, first_id + n), first_id + n
         self._next_unroll = first_id
         self._t, self._return = np.zeros(n, np.int64), np.zeros(n, np.float64)
+        self._earlier = np.zeros(n, np.int64)  # steps of the lives before this one
         self._resetting = np.zeros(n, np.bool_)  # NEXT_STEP: whose next step only resets
         self._open_rows, self._complete_rows = np.zeros(n, np.int64), 0
         self._obs: dict[str, np.ndarray] | None = None  # the environments' own, by column
         self._seed, self._resets = seed, np.zeros(n, np.int64)  # how often each environment was reset
         # The actions since each environment's last reset, with which a checkpoint's reader gets to the same state.
         self._history: list[list[dict[str, np.ndarray]]] = [[] for _ in range(n)]
+        self._reset_row = np.zeros(n, np.int64)  # the collector's row in which each environment began anew; 0: in none
 
     @property
     def replayable(self) -> bool:
@@ -142,6 +148,7 @@ class Sampler:
             "next_unroll": int(self._next_unroll),
             "t": self._t.tolist(),
             "return": self._return.tolist(),
+            "earlier": self._earlier.tolist(),
             "open_rows": self._open_rows.tolist(),
         }
         arrays: dict[str, np.ndarray] = {}
@@ -175,6 +182,7 @@ class Sampler:
         resets, eps_id, t = (np.array(values[name], np.int64).reshape(n) for name in ("resets", "eps_id", "t"))
         open_rows = np.array(values["open_rows"], np.int64).reshape(n)
         returns = np.array(values["return"], np.float64).reshape(n)
+        earlier = np.array(values.get("earlier", [0] * n), np.int64).reshape(n)
         obs = {name: arrays[name] for name in self._checks.spaces if name in arrays}
         actions: list[dict[str, np.ndarray] | None] = []
         for env in range(n):
@@ -197,6 +205,7 @@ class Sampler:
             self._abandon()
             return False
         self._eps_id, self._t, self._open_rows, self._return = eps_id, t, open_rows, returns
+        self._earlier = earlier
         self._next_id, self.collector.carried = next_id, carried
         for name in self._memory:
             if f"memory/{name}" in arrays:
@@ -314,7 +323,7 @@ class Sampler:
         self.collector.clear()
         self._obs, self._history = None, [[] for _ in range(n)]
         self._memory = self._first_memory(n)
-        self._t[:] = self._open_rows[:] = 0
+        self._t[:] = self._earlier[:] = self._open_rows[:] = self._reset_row[:] = 0
         self._return[:] = 0.0
         self._resetting[:] = False
         self._eps_id, self._next_id = np.arange(self._next_id, self._next_id + n), self._next_id + n
@@ -366,6 +375,8 @@ class Sampler:
         self._return += rewards
         if self.tracker is not None:
             self._track_step(row, self.collector.valid[row], done, infos)
+        if self._by_life and LIFE_LOST in infos:
+            self._end_lives(row, np.flatnonzero(np.asarray(infos[LIFE_LOST], np.bool_) & ~done), obs)
         if done.any():
             self._end_episodes(row, np.flatnonzero(done), obs, infos)
         return real
@@ -387,14 +398,9 @@ class Sampler:
             if wrong is not None:
                 self._check_finite()  # there may have been one before
                 raise self._error(f"returned {wrong}", env)
-            last = {name: x[0] for name, x in self._filtered({name: x[None] for name, x in last.items()}).items()}
-            last.update({_stored(name): x[env] for name, x in self._memory.items()})
-            self.collector.end_episode(row, env, last)
             self.episodes.append(self._episode_metrics(env))
-            self._eps_id[env] = self._next_id
-            self._next_id += 1
-        self._complete_rows += int(self._open_rows[finished].sum())
-        self._t[finished] = self._open_rows[finished] = 0
+            self._close(row, env, last)
+        self._earlier[finished], self._reset_row[finished] = 0, row + 1
         self._return[finished] = 0.0
         self._forget(finished)
         if self.mode is AutoresetMode.NEXT_STEP:
@@ -409,6 +415,29 @@ class Sampler:
             mask = np.zeros(self.env.num_envs, np.bool_)
             mask[finished] = True
             self._reset(mask)
+
+    def _end_lives(self, row: int, envs: np.ndarray, obs: dict[str, np.ndarray]) -> None:
+        """Lets the next row of these environments be another episode's, for learning."""
+        self.collector.columns["terminateds"][row, envs] = True
+        self._earlier[envs] += self._t[envs]
+        for env in envs.tolist():
+            self._close(row, env, {name: x[env] for name, x in obs.items()})
+
+    def _close(self, row: int, env: int, last: dict[str, np.ndarray]) -> None:
+        """Ends an episode's rows.
+
+        Args:
+            row: the last one.
+            env: the environment.
+            last: the observation after it, by column.
+        """
+        last = {name: x[0] for name, x in self._filtered({name: x[None] for name, x in last.items()}).items()}
+        last.update({_stored(name): x[env] for name, x in self._memory.items()})
+        self.collector.end_episode(row, env, last)
+        self._eps_id[env] = self._next_id
+        self._next_id += 1
+        self._complete_rows += int(self._open_rows[env])
+        self._t[env] = self._open_rows[env] = 0
 
     def _reset(self, mask: np.ndarray) -> None:
         """Resets the environments in `mask`.
@@ -442,15 +471,13 @@ class Sampler:
     def _remember(self) -> None:
         """Appends the fragment's actions to the history of each unfinished episode."""
         size, columns = self.collector.size, self.collector.columns
-        done = (columns["terminateds"] | columns["truncateds"])[:size]
-        for env in range(self.env.num_envs):
-            ends = np.flatnonzero(done[:, env])
-            if len(ends):
+        for env, start in enumerate(self._reset_row.tolist()):
+            if start:
                 self._history[env] = []
-            start = int(ends[-1]) + 1 if len(ends) else 0
             if start < size:
                 rows = slice(start, size)
                 self._history[env].append({name: columns[name][rows, env].copy() for name in self._action_columns})
+        self._reset_row[:] = 0
 
     def _track_step(self, row: int, stepped: np.ndarray, done: np.ndarray, infos: dict[str, Any]) -> None:
         """Tells callbacks about a step; an environment that was only reset (NEXT_STEP) starts its episode."""
@@ -470,7 +497,7 @@ class Sampler:
             tracker.stepped(env, obs, action, reward, info)
 
     def _episode_metrics(self, env: int) -> EpisodeMetrics:
-        reward, length = float(self._return[env]), int(self._t[env])
+        reward, length = float(self._return[env]), int(self._earlier[env] + self._t[env])
         if self.tracker is None:
             return EpisodeMetrics(reward, length)
         episode = self.tracker.ended(env)

@@ -245,8 +245,11 @@ class WorkerSet:
         if not self._remote:
             batch, episodes = self._local.sample_with_metrics()
             return [batch], episodes
-        results = self._get([worker.sample_with_metrics.remote() for worker in self._remote])
-        return [batch for batch, _ in results], [e for _, episodes in results for e in episodes]
+        results = self._get([worker.sample_for_driver.remote() for worker in self._remote])
+        if self.config["use_worker_filter_stats"]:
+            for _, _, deltas in results:
+                self._local.merge_filters(deltas)
+        return [batch for batch, _, _ in results], [e for _, episodes, _ in results for e in episodes]
 
     def start_evaluation(
         self, episodes: int | None, steps: int | None = None, seed: int | None = None, seconds: float | None = None
@@ -281,7 +284,7 @@ class WorkerSet:
         return lambda: [metrics for part in self._get(refs) for metrics in part]
 
     def sync_weights(self, timestep: int | None = None) -> None:
-        """Broadcasts the local worker's weights once, under a new version.
+        """Broadcasts the local worker's weights and filters once, under a new version.
 
         Args:
             timestep: environment steps sampled by all workers, for schedules.
@@ -291,7 +294,8 @@ class WorkerSet:
             import ray
 
             ref = ray.put(self._local.get_weights())
-            self._get([worker.set_weights.remote(ref, self._version, timestep) for worker in self._remote])
+            filters = self._local.get_filters() if self.config["update_worker_filter_stats"] else None
+            self._get([worker.set_weights.remote(ref, self._version, timestep, filters) for worker in self._remote])
 
     def stop(self) -> None:
         """Ends remote workers and closes the local one."""

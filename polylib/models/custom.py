@@ -7,6 +7,8 @@ says what it has to return: `{"logits": 4, "value": 1}` asks for logits `[N, 4]`
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +16,9 @@ import gymnasium as gym
 import numpy as np
 
 from polylib.errors import ConfigError
-from polylib.models.networks import batch_dtype
-from polylib.models.spaces import leaves
+from polylib.models.default_networks import actor_critic
+from polylib.models.networks import NetworkSpec, batch_dtype
+from polylib.models.spaces import flatten, leaves
 from polylib.registry import named_model
 
 
@@ -32,6 +35,7 @@ class CustomNetwork:
         config: keyword arguments for it, the config's `custom_model_config`.
         settings: the config's whole `model`, for the default value network that goes beside a model without values.
         optional: those of `outputs` that the model may leave out.
+        copy_of: as of a `NetworkSpec`.
     """
 
     name: str
@@ -42,6 +46,7 @@ class CustomNetwork:
     config: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     optional: tuple[str, ...] = ("value",)
+    copy_of: str | None = None
 
     @property
     def inputs(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -83,3 +88,35 @@ def custom_network(
     found = named_model(model) if isinstance(model, str) else model
     config = dict(settings.get("custom_model_config") or {})
     return CustomNetwork(name, observation_space, action_space, outputs, found, config, settings)
+
+
+def value_network(spec: CustomNetwork) -> NetworkSpec:
+    """The default value network that goes beside a model without values; keys `<name>_value/...`."""
+    settings = {**spec.settings, "vf_share_layers": False}
+    full = actor_critic(f"{spec.name}_value", spec.observation_space, 1, settings, spec.action_space)
+    return NetworkSpec(full.name, full.inputs, full.needed(("value",)), {"value": full.outputs["value"]})
+
+
+def example_inputs(spec: CustomNetwork, rows: int) -> dict[str, np.ndarray]:
+    """Input columns `[rows, ...]` drawn from the observation space, to try a model on; always the same."""
+    space = copy.deepcopy(spec.observation_space)
+    space.seed(0)
+    drawn = [flatten(space, space.sample()) for _ in range(rows)]
+    return {
+        name: np.stack([np.asarray(row[name]) for row in drawn]).astype(dtype)
+        for name, (_, dtype) in spec.inputs.items()
+    }
+
+
+def misfit(what: str, rows: Iterable[tuple[str, str, str]], hint: str = "") -> ConfigError:
+    """The error for a model that doesn't fit: what was expected of each output beside what came.
+
+    Args:
+        what: the model, in words.
+        rows: name, expected, got.
+        hint: how to fix it.
+    """
+    table = [("", "expected", "got"), *rows]
+    widths = [max(len(row[i]) for row in table) for i in (0, 1)]
+    lines = "".join(f"\n  {name:<{widths[0]}}  {expected:<{widths[1]}}  {got}" for name, expected, got in table)
+    return ConfigError(f"config key 'custom_model': {what} doesn't fit{f': {hint}' if hint else ''}{lines}")

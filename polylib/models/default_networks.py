@@ -141,6 +141,10 @@ def _convolutions(space: gym.spaces.Box, filters: Any) -> list[Convolution]:
                 f"config key 'conv_filters': there is no default for images of {height}x{width} pixels (only for "
                 f"{sizes}); {suggestion}; [] flattens the image"
             )
+    if not isinstance(filters, list | tuple):
+        raise ConfigError(
+            f"config key 'conv_filters' is {filters!r}, expected a list of [filters, kernel, stride]; {suggestion}"
+        )
     shape, found = (height, width, channels), []
     for i, item in enumerate(filters):
         try:
@@ -333,7 +337,7 @@ def actor_critic(
     }
     linear = num_logits
     if model.get("free_log_std"):
-        if num_logits % 2:
+        if num_logits % 2 or not isinstance(action_space, gym.spaces.Box | None):
             raise ConfigError(
                 f"config key 'free_log_std': needs means and as many log-stds, but this action distribution has "
                 f"{num_logits} inputs; it is for Box actions"
@@ -361,3 +365,63 @@ def actor_critic(
     value = builder.dense("value", last, width, 1, None, gain=0.01)
     outputs = {"logits": logits, "value": value, **state_outputs}
     return NetworkSpec(name, inputs, tuple(builder.layers), outputs, state)
+
+
+def q_network(
+    name: str,
+    observation_space: gym.Space[Any],
+    num_actions: int,
+    model: dict[str, Any],
+    action_space: gym.Space[Any],
+    *,
+    hiddens: Sequence[int] = (),
+    dueling: bool = True,
+    num_atoms: int = 1,
+    noisy: bool = False,
+    sigma0: float = 0.5,
+) -> NetworkSpec:
+    """The network of DQN: `advantages: [N, num_actions * num_atoms]` and with `dueling` `state_value: [N, num_atoms]`.
+
+    Args:
+        name: prefix of the weight keys.
+        observation_space: what the network sees.
+        num_actions: discrete choices.
+        model: the config's `model`, as for `actor_critic`: the part up to the output `features`.
+        action_space: for networks that see the previous action.
+        hiddens: layers of each head after the features, with relu.
+        dueling: a head for the state's value beside that of advantages (arXiv:1511.06581).
+        num_atoms: of a distribution over returns (arXiv:1707.06887); 1: the expected return.
+        noisy: the heads' layers are noisy (arXiv:1706.10295); each takes an input `noisy_i: [N, fan_in + units]`.
+        sigma0: of the noisy layers.
+    """
+    builder = _Builder()
+    trunk = _Trunk(builder, observation_space, model)
+    inputs: dict[str, Any] = {
+        column: (tuple(space.shape or ()), batch_dtype(space)) for column, space in trunk.columns.items()
+    }
+    features, width = trunk.branch("")
+    state: tuple[tuple[int, ...], ...] = ()
+    outputs: dict[str, str] = {}
+    if is_recurrent(model):
+        features, width, state, outputs = _recurrent(builder, features, width, action_space, model, inputs)
+
+    def layer(layer_name: str, source: str, fan_in: int, units: int, activation: str | None) -> str:
+        if not noisy:
+            return builder.dense(layer_name, source, fan_in, units, activation)
+        column = f"noisy_{sum(key.startswith('noisy_') for key in inputs)}"
+        inputs[column] = ((fan_in + units,), np.dtype(np.float32))
+        made = builder.add(Layer(layer_name, "noisy", (source, column), units, fan_in, gain=sigma0))
+        if activation is None:
+            return made
+        return builder.add(Layer(f"{layer_name}_{activation}", "activation", (made,), units, activation=activation))
+
+    def head(head_name: str, units: int) -> str:
+        source, fan_in = features, width
+        for i, size in enumerate(hiddens):
+            source, fan_in = layer(f"{head_name}_hidden_{i}", source, fan_in, size, "relu"), size
+        return layer(head_name, source, fan_in, units, None)
+
+    heads = {"advantages": head("advantages", num_actions * num_atoms)}
+    if dueling:
+        heads["state_value"] = head("state_value", num_atoms)
+    return NetworkSpec(name, inputs, tuple(builder.layers), {**heads, "features": features, **outputs}, state)

@@ -12,14 +12,29 @@ Rows and time. Inputs are rows `[N, ...]`. A recurrent network is given its stat
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import gymnasium as gym
 import numpy as np
 
-Kind = Literal["to_float", "one_hot", "flatten", "concat", "conv", "dense", "log_std", "lstm", "gru", "gtrxl"]
+Kind = Literal[
+    "to_float",
+    "one_hot",
+    "flatten",
+    "activation",
+    "concat",
+    "conv",
+    "dense",
+    "noisy",
+    "log_std",
+    "variable",
+    "lstm",
+    "gru",
+    "gtrxl",
+]
 
 #: Inputs that carry time, not observations.
 SEQ_MASK = "seq_mask"
@@ -72,8 +87,10 @@ class Layer:
         name: unique in the network.
         kind: `to_float`, times `gain`; `one_hot` of each component of an integer row, `sizes[i]` classes from class
             `offsets[i]` on, side by side; `flatten` to `[N, units]`; `concat` of sources `[N, ...]` on the last axis;
-            `conv`; `dense` to `[N, units]`; `log_std`: a source with `units` trained numbers after it, the same for all
-            rows; `lstm`, `gru`, `gtrxl` to `[N, units]`, whose new states are called `name/0`, `name/1`, ...
+            `conv`; `dense` to `[N, units]`; `noisy`: a dense layer whose second source is its noise; `log_std`: a
+            source with `units` trained numbers after it, the same for all rows; `variable`: such numbers alone;
+            `activation` alone;
+            `lstm`, `gru`, `gtrxl` to `[N, units]`, whose new states are called `name/0`, `name/1`, ...
         sources: names of inputs or earlier layers; the states of recurrent layers come last.
         units: width of the result.
         fan_in: width of a dense or recurrent layer's first source.
@@ -234,7 +251,33 @@ def _gtrxl_leaves(layer: Layer) -> dict[str, Leaf]:
     }
 
 
+def _noisy_leaves(layer: Layer) -> dict[str, Leaf]:
+    """First values of arXiv:1706.10295, section 3.2, for factorised noise; `gain` is sigma_0."""
+    limit = 1.0 / math.sqrt(layer.fan_in)
+
+    def mean(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        return rng.uniform(-limit, limit, shape)
+
+    def scale(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        return np.full(shape, layer.gain * limit)
+
+    kernel, bias = (layer.fan_in, layer.units), (layer.units,)
+    return {
+        "kernel": Leaf(kernel, mean),
+        "bias": Leaf(bias, mean),
+        "kernel_noise": Leaf(kernel, scale),
+        "bias_noise": Leaf(bias, scale),
+    }
+
+
+def _variable_leaves(layer: Layer) -> dict[str, Leaf]:
+    """All start at `gain`."""
+    return {"value": Leaf((layer.units,), lambda rng, shape: np.full(shape, layer.gain))}
+
+
 _LEAVES: dict[str, Callable[[Layer], dict[str, Leaf]]] = {
+    "noisy": _noisy_leaves,
+    "variable": _variable_leaves,
     "dense": _dense_leaves,
     "conv": _conv_leaves,
     "log_std": lambda layer: {"log_std": Leaf((layer.units,), _zeros)},
@@ -254,6 +297,7 @@ class NetworkSpec:
         layers: in creation order, sources before their users.
         outputs: output name to layer name (`state_out_0`, ... of a recurrent network too).
         state: shapes of the recurrent state; empty for feed-forward networks.
+        copy_of: the network that this one follows, as a target network does; its own weights aren't trained.
     """
 
     name: str
@@ -261,6 +305,11 @@ class NetworkSpec:
     layers: tuple[Layer, ...]
     outputs: dict[str, str]
     state: tuple[tuple[int, ...], ...] = field(default=())
+    copy_of: str | None = None
+
+    def copy(self, name: str) -> NetworkSpec:
+        """A target network of this one, called `name`."""
+        return replace(self, name=name, copy_of=self.name)
 
     def needed(self, outputs: Iterable[str] | None = None) -> tuple[Layer, ...]:
         """The layers behind some outputs (all by default), in creation order."""
@@ -297,6 +346,20 @@ class NetworkSpec:
     def initial_weights(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """First values of all variables by key; all float32."""
         return {key: leaf.initial(rng, leaf.shape).astype(np.float32) for key, leaf in self._all_leaves().items()}
+
+
+def plain_names(names: Iterable[str]) -> dict[str, str]:
+    """For each name one of letters, digits and `_`, as frameworks want them; no two are the same."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        plain = base = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        count = 1
+        while plain in taken:
+            plain, count = f"{base}_{count}", count + 1
+        found[name] = plain
+        taken.add(plain)
+    return found
 
 
 class Network(Protocol):
@@ -340,8 +403,8 @@ class SpecNetwork:
         return self.spec.shapes()
 
     def trainable_keys(self) -> list[str]:
-        """All keys."""
-        return list(self.spec.shapes())
+        """All keys; none of a target network."""
+        return [] if self.spec.copy_of else list(self.spec.shapes())
 
     def initial_weights(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """First values of all variables by key."""

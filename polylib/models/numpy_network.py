@@ -87,6 +87,8 @@ class NumpyNetwork(SpecNetwork):
         if layer.kind == "to_float":
             gain = self.dtype.type(layer.gain)
             return lambda x: x.astype(self.dtype) if gain == 1 else x.astype(self.dtype) * gain
+        if layer.kind == "activation":
+            return ACTIVATIONS[layer.activation or ""]
         if layer.kind == "flatten":
             return lambda x: x.reshape(len(x), layer.units)
         if layer.kind == "one_hot":
@@ -119,5 +121,5 @@ def convolve(conv: Convolution, x: np.ndarray, kernel: np.ndarray) -> np.ndarray
         x = np.pad(x, ((0, 0), *conv.pads, (0, 0)))
     height, width, filters = conv.out
     windows = np.lib.stride_tricks.sliding_window_view(x, conv.kernel, (1, 2))[:, :: conv.stride[0], :: conv.stride[1]]
-    columns = windows.transpose(0, 1, 2, 4, 5, 3).reshape(len(x) * height * width, -1)
+    columns = windows.transpose(0, 1, 2, 4, 5, 3).reshape(len(x) * height * width, kernel[..., 0].size)
     return (columns @ kernel.reshape(-1, filters)).reshape(len(x), height, width, filters)

@@ -346,6 +346,40 @@ def get_preprocessor(space: gym.Space[Any]) -> type[Preprocessor]:
     return NoPreprocessor
 
 
+def restore(space: gym.Space[Any], rows: Any) -> Any:
+    """Observations as a space has them, of vectors that its preprocessor made of them: one-hot and flattened ones.
+
+    Args:
+        space: of observations.
+        rows: `[B, size]`, what `get_preprocessor(space)(space).transform` returns, row by row.
+
+    Returns:
+        `[B, *obs_shape]`, nested as `space` is.
+
+    Raises:
+        BatchError: if the width is another one.
+    """
+    rows, size = np.asarray(rows), get_preprocessor(space)(space).size
+    if rows.ndim != 2 or rows.shape[1] != size:
+        raise BatchError(f"observations {list(rows.shape)} aren't those of {space}, nor preprocessed ones, [B, {size}]")
+    return _restored(get_preprocessor(space)(space), rows)
+
+
+def _restored(preprocessor: Preprocessor, rows: np.ndarray) -> Any:
+    space: Any = preprocessor.obs_space
+    if isinstance(preprocessor, _FlatteningPreprocessor):
+        ends = np.cumsum([part.size for part in preprocessor.preprocessors])[:-1]
+        parts = [_restored(p, x) for p, x in zip(preprocessor.preprocessors, np.split(rows, ends, 1), strict=True)]
+        return dict(zip(space.spaces, parts, strict=True)) if isinstance(space, gym.spaces.Dict) else tuple(parts)
+    if isinstance(preprocessor, OneHotPreprocessor):
+        ends = np.cumsum(preprocessor._counts)[:-1]
+        classes = np.stack([x.argmax(1) for x in np.split(rows, ends, 1)], 1) + preprocessor._start
+        return classes.reshape(len(rows), *(space.shape or ()))
+    if isinstance(preprocessor, GenericPixelPreprocessor | AtariRamPreprocessor):
+        raise BatchError(f"preprocessed frames can't be turned back into {space}: pass the observation itself")
+    return rows.reshape(len(rows), *preprocessor.shape)
+
+
 def _refusal(name: str, space: gym.Space[Any]) -> str:
     into = next((text for kind, text in _WRAPPERS.items() if isinstance(space, kind)), "a Box, Discrete or Dict")
     return (

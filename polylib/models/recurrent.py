@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from polylib.models.attention import gtrxl
+from polylib.models.noisy import noisy, variable
 from polylib.policy.ops import Array
 
 Result = tuple[Array, tuple[Array, ...]]
@@ -83,4 +84,10 @@ def gru(ops: Any, x: Array, states: tuple[Array], weights: tuple[Array, ...], ti
 
 
 #: By kind of layer: (ops, x, states, weights, time) to outputs and states.
-CELLS: dict[str, Callable[[Any, Array, Any, tuple[Array, ...], int], Result]] = {"lstm": lstm, "gru": gru, "gtrxl": gtrxl}
+CELLS: dict[str, Callable[[Any, Array, Any, tuple[Array, ...], int], Result]] = {
+    "lstm": lstm,
+    "gru": gru,
+    "gtrxl": gtrxl,
+    "noisy": noisy,
+    "variable": variable,
+}

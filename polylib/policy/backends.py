@@ -23,6 +23,9 @@ _BACKENDS = {
 # What uses a framework's own distributions.
 _DISTRIBUTIONS = {"tf": "polylib.policy.tf.distributions", "torch": "polylib.policy.torch.distributions"}
 
+# What writes policies for other programs.
+_EXPORTERS = {"tf": "polylib.policy.tf.export", "torch": "polylib.policy.torch.export"}
+
 
 def policy_class(framework: str, traced: bool = False) -> type[Policy]:
     """The policy class of a framework; imports the framework.
@@ -53,6 +56,18 @@ def distribution_bridge(framework: str) -> ModuleType:
         FrameworkError: if it isn't installed.
     """
     return _load(_DISTRIBUTIONS[framework], framework)
+
+
+def export_bridge(framework: str) -> ModuleType:
+    """The module that writes a framework's files for other programs; imports the framework.
+
+    Args:
+        framework: "tf" or "torch".
+
+    Raises:
+        FrameworkError: if it isn't installed.
+    """
+    return _load(_EXPORTERS[framework], framework)
 
 
 def _load(module: str, framework: str) -> ModuleType:

@@ -26,10 +26,12 @@ class Group:
     Attributes:
         networks: names of the networks whose variables it moves.
         lr: the coefficient that holds its learning rate.
+        due: the coefficient that says (1 or 0) whether an update moves it; None: every update does.
     """
 
     networks: tuple[str, ...]
     lr: str = "lr"
+    due: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,18 @@ class Objective(ABC):
     #: Columns that `losses` needs, and those it uses where a batch has them.
     columns: tuple[str, ...] = ()
     optional_columns: tuple[str, ...] = ()
+    #: Names of the networks that `act` calls; empty: all.
+    acting: tuple[str, ...] = ()
+    #: Whether workers compute values of a fragment before it is postprocessed.
+    needs_values: bool = True
+    #: Whether updates come every few steps, and not after a whole batch of them.
+    updates_often: bool = False
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.config = spec, spec.config
         self.dist = self.distribution()
+        #: Inputs that only exploring or learning fills (the noise of noisy layers), and their shapes; else they are 0.
+        self.quiet_inputs: dict[str, tuple[int, ...]] = {}
 
     def distribution(self) -> Distribution:
         """The action distribution: the config's `custom_action_dist`, or the default of the action space."""
@@ -92,7 +102,11 @@ class Objective(ABC):
 
     @abstractmethod
     def coefficients(self) -> dict[str, float]:
-        """First values of the scalars fed on every call: `lr`, `grad_clip`, weights of loss terms, ..."""
+        """First values of the scalars fed on every call: `lr`, `grad_clip`, weights of loss terms, ...
+
+        With `tau` among them, every update moves target networks that far towards what they follow; without it they
+        move when `Policy.update_target` is called.
+        """
 
     def scheduled(self, timestep: int) -> dict[str, float]:
         """Coefficients that follow a schedule, at `timestep` environment steps sampled by all workers."""
@@ -101,6 +115,10 @@ class Objective(ABC):
     def adapted(self, coefficients: Mapping[str, float], stats: Mapping[str, float]) -> dict[str, float]:
         """Coefficients that follow what learning measured: called after each training batch with its stats."""
         return {}
+
+    def act_noise(self, rng: np.random.Generator, batch_size: int, explore: bool) -> np.ndarray:
+        """Randomness that `act` needs, `[batch_size, ...] float32`: by default that of the action distribution."""
+        return self.dist.noise(rng, batch_size) if explore else self.dist.zero_noise(batch_size)
 
     def noise(self, rng: np.random.Generator, batch_size: int) -> dict[str, np.ndarray]:
         """Randomness that `losses` needs per row; none by default."""
@@ -117,7 +135,7 @@ class Objective(ABC):
             nets: networks by name: `nets[name](inputs, outputs=[...], training=...)`.
             inputs: `obs: [B, *obs_shape]` (or its parts, `obs/...`), where given `action_mask: [B, dist_inputs] bool`,
                 `state_i: [B, *state_shape]`, `prev_actions` and `prev_rewards`.
-            noise: `[B, noise_size]` of the action distribution; zeros when not exploring.
+            noise: what `act_noise` drew.
             c: coefficients.
 
         Returns:
@@ -173,6 +191,11 @@ class Objective(ABC):
     @abstractmethod
     def postprocess(self, fragment: Fragment) -> SampleBatch:
         """Turns a sampled fragment into training rows, in NumPy, on the worker that sampled it."""
+
+
+def next_inputs(batch: Mapping[str, Array]) -> dict[str, Array]:
+    """The columns of `new_obs` under the names by which networks know observations."""
+    return {f"obs{name[len('new_obs'):]}": x for name, x in batch.items() if name.partition("/")[0] == "new_obs"}
 
 
 def row_mean(ops: Any, batch: Mapping[str, Array]) -> Callable[[Array], Array]:

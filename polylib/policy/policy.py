@@ -8,9 +8,11 @@ which are there for people who look inside.
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
@@ -88,6 +90,8 @@ class Policy(ABC):
     nets: Mapping[str, Any]  # the backend's networks by name, see `polylib.models.networks.Network`
     #: Up to how many rows the backend acts through NumPy copies of its networks, which is where that is faster.
     mirror_rows: ClassVar[float] = 0
+    #: Whether that is faster also when every step is followed by an update, so that every action needs new copies.
+    mirrors_each_update: ClassVar[bool] = True
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.config = spec, spec.config
@@ -116,12 +120,20 @@ class Policy(ABC):
         self.masked = self._mask_column is not None
         self._columns = {name: self._layout(name) for name in (*self.objective.columns, *self.previous)}
         self._optional = {name: self._layout(name) for name in self.objective.optional_columns}
-        self._mirroring = self.mirror_rows > 0 and all(isinstance(x, NetworkSpec) for x in self.network_specs.values())
+        self._mirroring = (
+            self.mirror_rows > 0
+            and all(isinstance(x, NetworkSpec) for x in self.network_specs.values())
+            and (self.mirrors_each_update or not self.objective.updates_often)
+        )
         self._mirror: dict[str, NumpyNetwork] = {}  # empty: to be made from the weights
+        self._model: Any = None  # made when somebody looks inside
         self._build()
-        self._state_shapes = [shape for net in self.nets.values() for shape in net.state]
+        acting = [self.nets[name] for name, network in self.network_specs.items() if network.copy_of is None]
+        self._state_shapes = [shape for net in acting for shape in net.state]
         rng = random_stream(spec.seed, 0)
-        self._set_weights({k: w for net in self.nets.values() for k, w in net.initial_weights(rng).items()})
+        first = {k: w for net in self.nets.values() for k, w in net.initial_weights(rng).items()}
+        first.update({target: first[source] for target, source in self._target_keys().items() if source in first})
+        self._set_weights(first)
 
     # --- acting
 
@@ -166,11 +178,10 @@ class Policy(ABC):
         size = len(next(iter(inputs.values())))
         if explore is None:
             explore = self.config.get("explore", True)
-        dist = self.objective.dist
-        noise = dist.noise(self.rng, size) if explore else dist.zero_noise(size)
+        noise = self.objective.act_noise(self.rng, size, explore)
         mirrored = self._mirroring and size <= self.mirror_rows
         out = self._act_in_numpy(inputs, noise) if mirrored else self._act(inputs, noise)
-        if explore and dist.on_host:
+        if explore and self.objective.dist.on_host:
             self._draw_on_host(out)
         state = [out.pop(f"state_out_{i}") for i in range(len(self._state_shapes))] if self._state_shapes else []
         if self._nested_actions:
@@ -328,7 +339,7 @@ class Policy(ABC):
         """
         prepared = self.prepare(batch)
         stats, rows = self._learn(prepared.columns, self._learning_noise(prepared, (prepared.size,)))
-        self._mirror = {}
+        self._weights_changed()
         self.num_updates += 1
         return self._info(stats, rows, prepared)
 
@@ -358,7 +369,7 @@ class Policy(ABC):
         indices = np.ascontiguousarray(indices, np.int32)
         noise = self._learning_noise(prepared, indices.shape)
         stats = self._learn_minibatches(prepared.columns, noise, indices)
-        self._mirror = {}
+        self._weights_changed()
         self.num_updates += len(indices)
         return stats
 
@@ -380,7 +391,7 @@ class Policy(ABC):
             WeightsError: naming the variable that is missing or has another shape.
         """
         self._apply(self._check_weights(gradients, "gradients", self._trainable_keys()))
-        self._mirror = {}
+        self._weights_changed()
         self.num_updates += 1
 
     def set_coefficients(self, **values: float) -> None:
@@ -406,6 +417,20 @@ class Policy(ABC):
         self.global_timestep = int(timestep)
         self.set_coefficients(**self.objective.scheduled(self.global_timestep))
 
+    def update_target(self, tau: float = 1.0) -> None:
+        """Moves target networks towards those they follow: `target = (1 - tau) * target + tau * source`."""
+        self._move_targets(float(tau))
+        self._weights_changed()
+
+    def _target_keys(self) -> dict[str, str]:
+        """The variables of target networks, and those they follow."""
+        found: dict[str, str] = {}
+        for name, spec in self.network_specs.items():
+            if spec.copy_of is not None:
+                sources = list(self.nets[spec.copy_of].shapes())
+                found.update(zip(self.nets[name].shapes(), sources, strict=True))
+        return found
+
     def adapt_coefficients(self, stats: Mapping[str, float]) -> None:
         """Moves adaptive coefficients (PPO's KL weight) after a training batch with these stats."""
         self.set_coefficients(**self.objective.adapted(self.coefficients, stats))
@@ -426,7 +451,7 @@ class Policy(ABC):
             WeightsError: naming the variable that is missing, unknown or has another shape; nothing is set then.
         """
         self._set_weights(self._check_weights(weights, "weights", self._shapes()))
-        self._mirror = {}
+        self._weights_changed()
 
     def get_state(self) -> dict[str, Any]:
         """What training changes: weights, optimizer, coefficients, counters, random state. NumPy and JSON."""
@@ -456,7 +481,7 @@ class Policy(ABC):
         if "filter" in state:
             self.filter.set_state(state["filter"])  # raises here if it doesn't fit
         self._set_weights(weights)
-        self._mirror = {}
+        self._weights_changed()
         self._set_optimizer(optimizer)
         self.set_coefficients(**coefficients)
         self.num_updates, self.global_timestep = counters
@@ -492,6 +517,41 @@ class Policy(ABC):
             policy_ids = [policy_ids]
         return policies_from_checkpoint(checkpoint, policy_ids, framework or cls.framework or None, eager_tracing)
 
+    def export_model(
+        self, export_dir: str | os.PathLike[str], format: str | None = None, opset: int | None = None
+    ) -> Path:
+        """Writes the model into a file that other programs load without polylib.
+
+        It takes observations as the environment gives them (the observation filter is part of it) and returns `logits`,
+        `value`, `actions` (the most likely) and new states. `FILE.json` beside it lists its inputs and outputs. The
+        file is loaded once more and compared with the policy before it counts.
+
+        Args:
+            export_dir: the folder to write to; made if it isn't there. A file of the same name is replaced.
+            format: `"keras"` (`model.keras`), `"saved_model"` (`saved_model/`), `"torchscript"` (`model.pt`),
+                `"torch_export"` (`model.pt2`) or `"onnx"` (`model.onnx`); None: `"saved_model"` of TensorFlow policies,
+                `"torch_export"` of torch ones. Default networks are converted to the framework that writes the format.
+            opset: of `"onnx"`; None: 18.
+
+        Returns:
+            What was written: a file, or the folder of a SavedModel.
+
+        Raises:
+            ConfigError: if there is no such format.
+            ExportError: if the model can't be written in this format, or what was written isn't the policy.
+            FrameworkError: if a package that it needs isn't installed.
+        """
+        from polylib.policy.export import export_policy  # it imports this module
+
+        return export_policy(self, export_dir, format, opset)
+
+    def export_layout(self) -> Layout:
+        """What an exported model takes, by column: observations, previous actions and rewards, states."""
+        layout: Layout = {}
+        for name in ("obs", *self.previous):
+            layout.update(self._layouts[name])
+        return layout | {f"state_{i}": (shape, np.dtype(np.float32)) for i, shape in enumerate(self._state_shapes)}
+
     def get_initial_state(self) -> list[np.ndarray]:
         """Zeros for each recurrent state; [] for feed-forward policies."""
         return [np.zeros(shape, np.float32) for shape in self._state_shapes]
@@ -502,12 +562,17 @@ class Policy(ABC):
 
     @property
     def model(self) -> Any:
-        """The main network, to look inside: a Keras model (tf2), a torch module, or (tf) a NumPy-callable of either.
+        """The main network, to look inside: `policy.model({"obs": obs}) -> (logits, state_out)`.
+
+        Of a default network a `polylib.policy.model_view.ModelView`; of a user's own model that model. It takes and
+        returns the backend's tensors; in `tf` mode a view evaluates in the policy's session and returns NumPy.
 
         Who has the model can change its weights, so from now on the policy acts through it and not through a copy.
         """
         self._mirroring = False
-        return self._get_model()
+        if self._model is None:
+            self._model = self._get_model()
+        return self._model
 
     @property
     def dist_class(self) -> Any:
@@ -587,6 +652,8 @@ class Policy(ABC):
             inputs = {"obs": self._cast("obs", obs, self._obs_shape, self._obs_dtype)}
         if state is not None and len(state) != len(self._state_shapes):
             raise BatchError(f"got {len(state)} state arrays, this policy has {len(self._state_shapes)}")
+        for name, shape in self.objective.quiet_inputs.items():
+            inputs[name] = np.zeros((len(next(iter(inputs.values()))), *shape), np.float32)
         if self._state_shapes or self.previous:
             self._add_memory(inputs, state, prev_actions, prev_rewards)
         if action_mask is not None:
@@ -745,10 +812,23 @@ class Policy(ABC):
 
     def _act_in_numpy(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
         if not self._mirror:
-            weights = self._get_weights()
-            specs = {name: spec for name, spec in self.network_specs.items() if isinstance(spec, NetworkSpec)}
+            specs = {
+                name: spec
+                for name, spec in self.network_specs.items()
+                if isinstance(spec, NetworkSpec) and (not self.objective.acting or name in self.objective.acting)
+            }
+            weights = self._acting_weights([key for spec in specs.values() for key in spec.shapes()])
             self._mirror = {name: NumpyNetwork(spec, weights) for name, spec in specs.items()}
         return self.objective.act(numpy_ops, self._mirror, inputs, noise, self.coefficients)
+
+    def _acting_weights(self, keys: list[str]) -> Weights:
+        """The variables that acting in NumPy needs; they may be views that change with the policy's own."""
+        weights = self._get_weights()
+        return {key: weights[key] for key in keys}
+
+    def _weights_changed(self) -> None:
+        """Copies of the weights are old now."""
+        self._mirror = {}
 
     @abstractmethod
     def _get_model(self) -> Any:
@@ -791,6 +871,10 @@ class Policy(ABC):
     @abstractmethod
     def _apply(self, gradients: Weights) -> None:
         """One optimizer step."""
+
+    @abstractmethod
+    def _move_targets(self, tau: float) -> None:
+        """Moves the variables of `_target_keys` towards those they follow."""
 
     @abstractmethod
     def _get_weights(self) -> Weights:

@@ -18,8 +18,10 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
+import tree
 
 from polylib.errors import BatchError, ConfigError, WeightsError
+from polylib.models import spaces
 from polylib.policy.policy import ActionOutput, Policy
 from polylib.policy.sample_batch import SampleBatch
 
@@ -55,7 +57,13 @@ class PolicyContract:
         known = {"obs": obs, "new_obs": obs, "actions": out.actions, **out.extras}
         rng = np.random.default_rng(seed)
         names = [*policy.objective.columns, *(n for n in policy.objective.optional_columns if n in known)]
-        return SampleBatch({n: known[n] if n in known else rng.standard_normal(size, np.float32) for n in names})
+        columns = {n: known[n] if n in known else rng.standard_normal(size, np.float32) for n in names}
+        if policy.is_recurrent():
+            # A sequence per row, so that rows can be picked as those of other policies can.
+            columns["seq_lens"] = np.ones(size, np.int32)
+            for i, state in enumerate(policy.get_initial_state()):
+                columns[f"state_in_{i}"] = rng.standard_normal((size, *state.shape)).astype(np.float32)
+        return SampleBatch(columns)
 
     # --- pytest calls these by name
 
@@ -86,14 +94,37 @@ class PolicyContract:
         space, size, dist = self.policy.action_space, self.batch_size, self.policy.objective.dist
         for explore in (True, False):
             out = self.policy.compute_actions(self.obs, explore=explore)
-            assert out.actions.shape == (size, *(space.shape or ())), "actions are [B, *action_shape]"
-            assert out.actions.dtype == space.dtype, "actions have the dtype of the action space"
+            for part, actions in parts(space, out.actions):
+                assert actions.shape == (size, *(part.shape or ())), "actions are [B, *action_shape]"
+                assert actions.dtype == part.dtype, "actions have the dtype of the action space"
             expected = {"action_logp": (size,), "action_dist_inputs": (size, dist.inputs_size)}
             for name, shape in expected.items():
                 assert out.extras[name].shape == shape, f"extras[{name!r}] has shape {shape}"
                 assert out.extras[name].dtype == np.float32, f"extras[{name!r}] is float32"
                 assert np.isfinite(out.extras[name]).all(), f"extras[{name!r}] is finite"
-            assert out.state == [] or self.policy.is_recurrent(), "a feed-forward policy returns no state"
+            shapes = [state.shape for state in self.policy.get_initial_state()]
+            assert [x.shape for x in out.state] == [(size, *s) for s in shapes], "states are [B, *state_shape]"
+            assert bool(shapes) == self.policy.is_recurrent(), "a feed-forward policy has no state"
+
+    def test_state_counts_and_zeros_are_the_default(self) -> None:
+        """No state is zeros; another one changes what comes out; a wrong one is an error that names it."""
+        if not self.policy.is_recurrent():
+            rule = "a feed-forward policy takes no state"
+            raises(BatchError, "state", rule, self.policy.compute_actions, self.obs, [np.zeros(3)])
+            return
+        zeros = [np.zeros((self.batch_size, *x.shape), np.float32) for x in self.policy.get_initial_state()]
+        first = self.policy.compute_actions(self.obs, explore=False)
+        same(self.policy.compute_actions(self.obs, zeros, explore=False), first, "no state given: zeros")
+        later = self.policy.compute_actions(self.obs, first.state, explore=False)
+        changed = any(not np.array_equal(x, y) for x, y in zip(first.state, later.state, strict=True))
+        assert changed, "the state counts"
+        single = self.policy.compute_single_action(row(self.obs, 0), explore=False)
+        assert isinstance(single, ActionOutput), "a recurrent policy returns (action, state, extras)"
+        close(single.state, [x[0] for x in first.state], "a single action's state is row 0 of a batch's")
+        rule = "a state of another shape is an error that names it"
+        wrong = [np.zeros((self.batch_size, 99), np.float32), *zeros[1:]]
+        raises(BatchError, "'state_0'", rule, self.policy.compute_actions, self.obs, wrong)
+        raises(BatchError, "state", "so is another number of states", self.policy.compute_actions, self.obs, [])
 
     def test_every_action_is_in_the_space(self) -> None:
         """`action_space.contains(action)` for all actions, of wild weights too."""
@@ -104,11 +135,12 @@ class PolicyContract:
         for values in (weights, wild):
             self.policy.set_weights(values)
             for explore in (True, False):
-                for action in self.policy.compute_actions(obs, explore=explore).actions:
+                actions = self.policy.compute_actions(obs, explore=explore).actions
+                for action in (row(actions, i) for i in range(100)):
                     assert self.policy.action_space.contains(action), (
                         f"every action is in the action space: {action!r} isn't in {self.policy.action_space}"
                     )
-            single = self.policy.compute_single_action(obs[0])
+            single = self.policy.compute_single_action(row(obs, 0), full_fetch=True).actions
             assert self.policy.action_space.contains(single), f"so is a single action: {single!r}"
 
     def test_action_output_unpacks_as_three(self) -> None:
@@ -132,7 +164,7 @@ class PolicyContract:
             parts = np.split(inputs, np.cumsum(space.nvec.ravel())[:-1], axis=1)
             best = np.stack([part.argmax(-1) for part in parts], 1).reshape(-1, *space.shape)
             same(out.actions, space.start + best, "explore=False takes the largest logit of each component")
-        elif "action_raw" in out.extras:
+        elif "action_raw" in out.extras and not spaces.is_nested(space):
             size = out.extras["action_raw"].shape[1]
             same(out.extras["action_raw"], inputs[:, :size], "explore=False takes the mean")
 
@@ -144,7 +176,10 @@ class PolicyContract:
         self.policy.rng.bit_generator.state = state
         np.random.default_rng().random()
         same(first, self.policy.compute_actions(self.obs, explore=True), "the same random state: the same actions")
-        draws = {self.policy.compute_actions(self.obs, explore=True).actions.tobytes() for _ in range(10)}
+        draws = {
+            b"".join(x.tobytes() for x in tree.flatten(self.policy.compute_actions(self.obs, explore=True).actions))
+            for _ in range(10)
+        }
         assert len(draws) > 1, "exploring samples"
 
     def test_explore_defaults_to_the_config(self) -> None:
@@ -159,24 +194,24 @@ class PolicyContract:
         """`compute_single_action(o)` is row 0 of `compute_actions([o])`."""
         for explore in (True, False):
             state = self.policy.rng.bit_generator.state
-            batch = self.policy.compute_actions(self.obs[:1], explore=explore)
+            batch = self.policy.compute_actions(row(self.obs, slice(1)), explore=explore)
             self.policy.rng.bit_generator.state = state
-            single = self.policy.compute_single_action(self.obs[0], explore=explore, full_fetch=True)
+            single = self.policy.compute_single_action(row(self.obs, 0), explore=explore, full_fetch=True)
             assert isinstance(single, ActionOutput), "full_fetch=True returns (action, state, extras)"
-            same(single.actions, batch.actions[0], "a single action is row 0 of a batch of one")
+            same(single.actions, row(batch.actions, 0), "a single action is row 0 of a batch of one")
             same(single.extras, {k: v[0] for k, v in batch.extras.items()}, "so are its extras")
             if not self.policy.is_recurrent():
                 self.policy.rng.bit_generator.state = state
-                bare = self.policy.compute_single_action(self.obs[0], explore=explore)
-                same(bare, batch.actions[0], "a feed-forward policy returns the bare action")
+                bare = self.policy.compute_single_action(row(self.obs, 0), explore=explore)
+                same(bare, row(batch.actions, 0), "a feed-forward policy returns the bare action")
 
     def test_rows_dont_depend_on_each_other(self) -> None:
         """A row's action, logp and value are the same alone and in a batch."""
         whole = self.policy.compute_actions(self.obs, explore=False)
         for i in range(self.batch_size):
-            row = self.policy.compute_actions(self.obs[i : i + 1], explore=False)
+            alone = self.policy.compute_actions(row(self.obs, slice(i, i + 1)), explore=False)
             for name, x in whole.extras.items():
-                close(row.extras[name], x[i : i + 1], f"a row's {name} doesn't depend on the other rows")
+                close(alone.extras[name], x[i : i + 1], f"a row's {name} doesn't depend on the other rows")
 
     def test_log_likelihoods_are_those_of_acting(self) -> None:
         """`compute_log_likelihoods(actions, obs) == extras["action_logp"]`, wherever nothing was clipped."""
@@ -184,11 +219,11 @@ class PolicyContract:
         logp = self.policy.compute_log_likelihoods(out.actions, self.obs)
         assert logp.shape == (self.batch_size,) and logp.dtype == np.float32, "log-likelihoods are [B] float32"
         inner: Any = np.ones(self.batch_size, bool)
-        space = self.policy.action_space
-        if isinstance(space, gym.spaces.Box):
-            edge = (out.actions <= space.low + 1e-6) | (out.actions >= space.high - 1e-6)
-            inner = np.logical_not(edge.reshape(self.batch_size, -1).any(1))
-            assert inner.any(), "choose a batch in which some action isn't clipped"
+        for space, actions in parts(self.policy.action_space, out.actions):
+            if isinstance(space, gym.spaces.Box):
+                edge = (actions <= space.low + 1e-6) | (actions >= space.high - 1e-6)
+                inner &= np.logical_not(edge.reshape(self.batch_size, -1).any(1))
+        assert inner.any(), "choose a batch in which some action isn't clipped"
         close(logp[inner], out.extras["action_logp"][inner], "the log-likelihood of an action is its action_logp", 1e-4)
 
     def test_values_are_one_float_per_row(self) -> None:
@@ -202,8 +237,9 @@ class PolicyContract:
 
     def test_no_observations_no_actions(self) -> None:
         """A batch of no rows gives no actions."""
-        out = self.policy.compute_actions(self.obs[:0])
-        assert out.actions.shape == (0, *(self.policy.action_space.shape or ())), "no rows in, no rows out"
+        out = self.policy.compute_actions(row(self.obs, slice(0)))
+        for space, actions in parts(self.policy.action_space, out.actions):
+            assert actions.shape == (0, *(space.shape or ())), "no rows in, no rows out"
 
     # --- what comes in
 
@@ -211,6 +247,11 @@ class PolicyContract:
         """float64 for a float32 Box, ints for a Box of floats, small ints for Discrete."""
         space = self.policy.observation_space
         obs = self.obs
+        if spaces.is_nested(space):
+            wide = tree.map_structure(lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, obs)
+            expected = self.policy.compute_actions(obs, explore=False)
+            same(self.policy.compute_actions(wide, explore=False), expected, "an observation's dtype doesn't matter")
+            return
         if np.issubdtype(np.dtype(space.dtype), np.floating):
             variants: list[Any] = [obs.astype(np.float32), obs.astype(np.float64), obs.astype(np.float32).tolist()]
             ints = np.ones(obs.shape, np.int64)
@@ -228,25 +269,27 @@ class PolicyContract:
     def test_memory_layout_doesnt_matter(self) -> None:
         """Reversed, strided, Fortran-ordered and read-only arrays, without a warning."""
         expected = self.policy.compute_actions(self.obs, explore=False)
-        wide = np.repeat(self.obs, 2, axis=0)
-        frozen = self.obs.copy()
-        frozen.flags.writeable = False
-        layouts = [self.obs[::-1].copy()[::-1], wide[::2], np.asfortranarray(self.obs), frozen]
+        ways: list[Callable[[np.ndarray], np.ndarray]] = [
+            lambda x: x[::-1].copy()[::-1],
+            lambda x: np.repeat(x, 2, axis=0)[::2],
+            np.asfortranarray,
+            _frozen,
+        ]
+        layouts = [tree.map_structure(way, self.obs) for way in ways]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for obs in layouts:
                 out = self.policy.compute_actions(obs, explore=False)
                 same(out, expected, "how an array lies in memory doesn't matter")
-            reversed_batch = {name: x[::-1] for name, x in self.batch.items()}
-            self.policy.learn_on_batch(reversed_batch)
+            self.policy.learn_on_batch(row(dict(self.batch), slice(None, None, -1)))
 
     def test_inputs_arent_changed(self) -> None:
         """No method writes to the arrays it is given: read-only ones will do."""
-        originals = {name: np.array(x) for name, x in self.batch.items()}
+        originals = tree.map_structure(np.array, dict(self.batch))
         indices = np.arange(4, dtype=np.int32).reshape(2, 2)
         weights = self.policy.get_weights()
         kept = {key: w.copy() for key, w in weights.items()}
-        for x in [*self.batch.values(), indices, *weights.values()]:
+        for x in [*tree.flatten(dict(self.batch)), indices, *weights.values()]:
             x.flags.writeable = False
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -260,11 +303,20 @@ class PolicyContract:
                 x.flags.writeable = False
             self.policy.apply_gradients(gradients)
             self.policy.learn_on_batch(self.batch)
-        same(dict(self.batch.items()), originals, "inputs aren't changed")
+        same(dict(self.batch), originals, "inputs aren't changed")
         same(weights, kept, "weights that were passed aren't changed by learning")
 
     def test_wrong_observations_are_named(self) -> None:
-        """A shape that doesn't fit, no batch axis, ragged rows."""
+        """A shape that doesn't fit, no batch axis, ragged rows; a part of a nested one that is missing."""
+        if spaces.is_nested(self.policy.observation_space):
+            flat = spaces.flatten(self.policy.observation_space, self.obs)
+            last = list(flat)[-1]
+            wrong_part = spaces.unflatten(self.policy.observation_space, {**flat, last: np.zeros((2, 3, 4, 5, 6))})
+            rule = "a part of another shape is an error that names it"
+            raises(BatchError, repr(last), rule, self.policy.compute_actions, wrong_part)
+            rule = "an observation that isn't nested as the space is an error that says so"
+            raises(BatchError, "'obs.*expected a (dict|tuple)", rule, self.policy.compute_actions, np.zeros(3))
+            return
         shape = self.policy.observation_space.shape or ()
         wrong: list[Any] = [np.zeros((2, *shape, 3), self.obs.dtype), self.obs[0] if shape else 0, [[1, 2], [3]]]
         for obs in wrong:
@@ -273,9 +325,9 @@ class PolicyContract:
 
     def test_columns_of_other_lengths_are_named(self) -> None:
         """Nothing is repeated to fit: one action for B observations is an error."""
-        action = self.policy.compute_actions(self.obs).actions[:1]
+        action = row(self.policy.compute_actions(self.obs).actions, slice(1))
         rule = "columns of different lengths are an error that names them"
-        raises(BatchError, "'actions' has 1 rows", rule, self.policy.compute_log_likelihoods, action, self.obs)
+        raises(BatchError, "'actions.*' has 1 rows", rule, self.policy.compute_log_likelihoods, action, self.obs)
 
     def test_wrong_batches_are_named(self) -> None:
         """Missing columns, `[B, 1]`, other lengths, no rows: an error that names the column; nothing is learnt."""
@@ -294,7 +346,7 @@ class PolicyContract:
         for rule, bad in cases.items():
             for learn in (self.policy.learn_on_batch, self.policy.compute_gradients):
                 raises(BatchError, repr(last), rule, learn, bad)
-        empty = {name: x[:0] for name, x in rows.items()}
+        empty = row(rows, slice(0))
         raises(BatchError, "no rows", "an empty batch is an error", self.policy.learn_on_batch, empty)
         same(self.policy.get_weights(), before, "a refused batch changes no weight")
 
@@ -322,6 +374,8 @@ class PolicyContract:
         """With `action_mask`, only allowed actions; a row that allows none is an error, so is a mask for a Box."""
         dist, space = self.policy.objective.dist, self.policy.action_space
         ones = np.ones((self.batch_size, dist.inputs_size), bool)
+        if spaces.is_nested(space):
+            return  # a mask of each part, which their own distributions' tests check
         if not isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
             rule = "an action mask for a Box is an error"
             raises(BatchError, "action_mask", rule, self.policy.compute_actions, self.obs, action_mask=ones)
@@ -348,7 +402,7 @@ class PolicyContract:
         self.policy.apply_gradients(gradients)
         outputs = {
             "compute_actions": self.policy.compute_actions(self.obs),
-            "compute_single_action": self.policy.compute_single_action(self.obs[0]),
+            "compute_single_action": self.policy.compute_single_action(row(self.obs, 0)),
             "compute_log_likelihoods": self.policy.compute_log_likelihoods(self.batch["actions"], self.batch["obs"]),
             "compute_gradients": (gradients, info),
             "learn_on_batch": self.policy.learn_on_batch(self.batch),
@@ -365,7 +419,7 @@ class PolicyContract:
     def test_what_comes_out_is_the_callers(self) -> None:
         """Returned arrays are writable, share nothing with each other, and writing to them changes nothing."""
         out = self.policy.compute_actions(self.obs, explore=False)
-        arrays = [out.actions, *out.extras.values()]
+        arrays = [*tree.flatten(out.actions), *out.extras.values(), *out.state]
         for i, x in enumerate(arrays):
             assert x.flags.writeable, "returned arrays can be written to"
             assert not any(np.may_share_memory(x, y) for y in arrays[:i]), "returned arrays share no memory"
@@ -428,7 +482,7 @@ class PolicyContract:
         stats = self.policy.learn_on_minibatches(self.batch, indices)
         rule = "learn_on_minibatches gives what single updates give"
         for i, rows in enumerate(indices):
-            info = self.other.learn_on_batch({name: x[rows] for name, x in self.batch.items()})
+            info = self.other.learn_on_batch(row(dict(self.batch), rows))
             close({k: x[i] for k, x in stats.items()}, info["learner_stats"], rule)
         for name, x in stats.items():
             assert x.shape == (3,) and x.dtype == np.float32, f"stats[{name!r}] is [U] float32"
@@ -598,11 +652,40 @@ class PolicyContract:
         same(self.policy.compute_actions(self.obs, explore=False), expected, "closing a policy leaves others working")
 
 
-def sample_space(space: gym.Space[Any], size: int, seed: int) -> np.ndarray:
-    """`[size, *shape]` values of a space, in its dtype."""
-    space = copy.deepcopy(space)
-    space.seed(seed)
-    return np.stack([np.asarray(space.sample(), space.dtype) for _ in range(size)])
+def sample_space(space: gym.Space[Any], size: int, seed: int) -> Any:
+    """`[size, *shape]` values of a space, in its dtype; nested as it is. An action mask allows most, the first always.
+
+    Args:
+        space: any that policies take.
+        size: how many.
+        seed: of the values.
+    """
+    flat = {}
+    for i, (name, part) in enumerate(spaces.leaves(space).items()):
+        part = copy.deepcopy(part)
+        part.seed(seed + 1000 * i)
+        flat[name] = np.stack([np.asarray(part.sample(), part.dtype) for _ in range(size)])
+        if name == spaces.mask_column(space):
+            flat[name] = np.maximum(flat[name], np.random.default_rng(seed).random(flat[name].shape) < 0.5)
+            flat[name].reshape(size, -1)[:, 0] = 1
+    return spaces.unflatten(space, flat)
+
+
+def parts(space: gym.Space[Any], value: Any) -> list[tuple[gym.Space[Any], np.ndarray]]:
+    """Pairs of the single arrays of a value that is nested as `space` is, and their spaces."""
+    found = spaces.flatten(space, value, "value")
+    return [(part, found[name]) for name, part in spaces.leaves(space, "value").items()]
+
+
+def row(value: Any, index: Any) -> Any:
+    """`x[index]` of all arrays of a nested value."""
+    return tree.map_structure(lambda x: x[index], value)
+
+
+def _frozen(x: np.ndarray) -> np.ndarray:
+    x = x.copy()
+    x.flags.writeable = False
+    return x
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:

@@ -95,10 +95,10 @@ def test_a_custom_metric_that_is_no_number():
 
 @pytest.mark.parametrize(("framework", "traced"), MODE_PARAMS)
 def test_what_the_model_returns_goes_into_dist_class(framework, traced):
-    """In every mode; a Keras model takes the observation, the others a dict of inputs as well."""
+    """In every mode, for a dict of inputs and for observations alone."""
     policy = make((framework, traced))
     obs = random_batch(policy.spec, 4)["obs"]
-    for given in (obs,) if framework == "tf2" else ({"obs": obs}, obs):
-        dist = policy.dist_class(policy.model(given))
+    for given in ({"obs": obs}, obs):
+        dist = policy.dist_class(policy.model(given)[0], policy.model)
         assert np.all(np.asarray(dist.entropy()) > 0 if framework != "torch" else dist.entropy().detach().numpy() > 0)
         assert len(dist.sample()) == 4

@@ -230,9 +230,9 @@ def test_the_graph_doesnt_grow():
         policy.set_weights(policy.get_weights())
         policy.set_state(policy.get_state())
         policy.set_coefficients(lr=1e-3)
-        policy.model(batch["obs"])
+        policy.model({"obs": batch["obs"]})
         policy.model.get_weights()
-        policy.dist_class(policy.model(batch["obs"])["logits"]).sample()
+        policy.dist_class(policy.model({"obs": batch["obs"]})[0], policy.model).sample()
 
     everything()
     size = len(policy.graph.get_operations())
@@ -249,7 +249,7 @@ def test_a_policy_that_is_deleted_is_freed(mode):
     batch = random_batch(policy.spec, 8)
     policy.learn_on_batch(batch)
     policy.compute_actions(batch["obs"])
-    policy.model(batch["obs"])
+    policy.model({"obs": batch["obs"]})
     things = [weakref.ref(policy), weakref.ref(next(iter(policy.nets.values())))]
     if mode == GRAPH:
         things.append(weakref.ref(policy.graph))

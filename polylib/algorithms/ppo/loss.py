@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from polylib.evaluation.postprocessing import postprocess_fragment
-from polylib.models.custom import CustomNetwork, custom_network
-from polylib.models.default_networks import actor_critic
-from polylib.models.networks import NetworkSpec
+from polylib.policy.actor_critic import ActorCritic
 from polylib.policy.fragment import Fragment
-from polylib.policy.objective import Objective, PolicySpec, row_mean
+from polylib.policy.objective import row_mean
 from polylib.policy.ops import Array
 from polylib.policy.sample_batch import SampleBatch
-from polylib.schedules import ConstantSchedule, Schedule, make_schedule
 
 
 def ppo_loss(
@@ -68,45 +64,23 @@ def ppo_loss(
     }
 
 
-class PPOObjective(Objective):
+class PPOObjective(ActorCritic):
     """PPO for Discrete, MultiDiscrete and Box actions, with a value function as baseline."""
 
     columns = ("obs", "actions", "action_logp", "action_dist_inputs", "advantages", "value_targets")
     optional_columns = ("action_mask", "action_raw")
-
-    def __init__(self, spec: PolicySpec) -> None:
-        super().__init__(spec)
-        config = self.config
-        self._schedules: dict[str, Schedule] = {}
-        for key in ("lr", "entropy_coeff"):
-            # RLlib 2.6 has a key of its own for the schedule, newer versions put it into the value's place.
-            points = config.get(f"{key}_schedule") or config[key]
-            self._schedules[key] = make_schedule(points, key) or ConstantSchedule(0.0)
-
-    def networks(self) -> dict[str, NetworkSpec | CustomNetwork]:
-        """One network, `policy`: `logits` and `value`, with or without shared layers."""
-        spec, size, model = self.spec, self.dist.inputs_size, self.config["model"]
-        outputs = {"logits": size, "value": 1}
-        custom = custom_network("policy", spec.observation_space, spec.action_space, outputs, model)
-        default = custom or actor_critic("policy", spec.observation_space, size, model, spec.action_space)
-        return {"policy": default}
+    schedules = ("entropy_coeff",)
 
     def coefficients(self) -> dict[str, float]:
         """Everything that changes or can be changed while training."""
         config = self.config
         return {
-            "lr": self._schedules["lr"](0),
-            "grad_clip": math.inf if config["grad_clip"] is None else config["grad_clip"],
+            **super().coefficients(),
             "clip_param": config["clip_param"],
             "vf_clip_param": config["vf_clip_param"],
             "vf_loss_coeff": config["vf_loss_coeff"] if config["use_critic"] else 0.0,
             "kl_coeff": config["kl_coeff"] if config["use_kl_loss"] else 0.0,
-            "entropy_coeff": self._schedules["entropy_coeff"](0),
         }
-
-    def scheduled(self, timestep: int) -> dict[str, float]:
-        """`lr` and `entropy_coeff` at `timestep`."""
-        return {key: schedule(timestep) for key, schedule in self._schedules.items()}
 
     def adapted(self, coefficients: Mapping[str, float], stats: Mapping[str, float]) -> dict[str, float]:
         """The KL weight rises by half when KL overshoots twice its target and halves when it stays under half of it.
@@ -119,27 +93,6 @@ class PPOObjective(Objective):
         if kl > 2.0 * target:
             return {"kl_coeff": weight * 1.5}
         return {"kl_coeff": weight * 0.5} if kl < 0.5 * target else {}
-
-    def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
-        """The masked logits."""
-        return self.dist.mask(ops, nets["policy"](inputs, ("logits",))["logits"], inputs.get("action_mask"))
-
-    def act(
-        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """Samples from the policy's distribution; values wait for the whole fragment."""
-        network = nets["policy"]
-        out = network(inputs, ("logits", *network.state_outputs))
-        dist_inputs = self.dist.mask(ops, out.pop("logits"), inputs.get("action_mask"))
-        actions, raw = self.dist.sample(ops, dist_inputs, noise)
-        out.update(self.named_actions(actions))
-        out["action_logp"] = self.dist.logp(ops, dist_inputs, actions, raw)
-        out["action_dist_inputs"] = dist_inputs
-        return out if raw is None else dict(out, action_raw=raw)
-
-    def values(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
-        """The value branch."""
-        return nets["policy"](inputs, ("value",))["value"][:, 0]
 
     def losses(
         self,

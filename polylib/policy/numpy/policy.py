@@ -11,6 +11,7 @@ from polylib.errors import FrameworkError
 from polylib.models.networks import NetworkSpec
 from polylib.models.numpy_network import NumpyNetwork
 from polylib.policy import numpy_ops as ops
+from polylib.policy.model_view import ModelView
 from polylib.policy.policy import Policy, Stats, Weights
 
 
@@ -34,9 +35,13 @@ class NumpyPolicy(Policy):
         for key, shape in self._trainable_keys().items():
             self._optimizer.update({f"{key}/{leaf}": np.zeros(shape, np.float32) for leaf in "mv"})
 
-    def _get_model(self) -> NumpyNetwork:
-        """The main network; called with `{"obs": ...}` it returns a dict of outputs."""
-        return next(iter(self.nets.values()))
+    def _get_model(self) -> ModelView:
+        """A view of the main network."""
+        name, description = next(iter(self.network_specs.items()))
+        return ModelView(self.objective, description, self.nets[name], ops, lambda: self._named(name), self.nets[name])
+
+    def _named(self, name: str) -> Weights:
+        return {key: self._weights[key] for key in self.nets[name].shapes()}
 
     def _ops(self) -> Any:
         return ops
@@ -68,6 +73,9 @@ class NumpyPolicy(Policy):
         self._refuse()
 
     def _apply(self, gradients: Weights) -> None:
+        self._refuse()
+
+    def _move_targets(self, tau: float) -> None:
         self._refuse()
 
     def _get_weights(self) -> Weights:

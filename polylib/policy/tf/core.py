@@ -34,14 +34,24 @@ class TFPolicy(Policy):
 
     # --- building blocks
 
-    def _make_networks(self) -> None:
-        """Networks and optimizer slots, under the mode's graph or eagerly."""
-        self.nets = {name: make_network(spec) for name, spec in self.network_specs.items()}
+    def _make_networks(self, made: Mapping[str, Any] | None = None) -> None:
+        """Networks (but for those that are made) and optimizer slots, under the mode's graph or eagerly."""
+        self.nets = {
+            name: (made or {}).get(name) or make_network(spec, self.spec.seed)
+            for name, spec in self.network_specs.items()
+        }
         self._variables = {key: v for net in self.nets.values() for key, v in net.variables.items()}
         self._group_keys = {
             group: [key for name in item.networks for key in self.nets[name].trainable_keys()]
             for group, item in self.groups.items()
         }
+        # What was made frozen and is trained nevertheless: tapes don't see it by themselves.
+        self._unseen = [
+            self._variables[key].value
+            for keys in self._group_keys.values()
+            for key in keys
+            if not self._variables[key].value.trainable
+        ]
         self._slots: dict[str, Any] = {}
         for group, keys in self._group_keys.items():
             self._slots[f"{group}/step"] = tf.Variable(0.0, trainable=False)
@@ -49,6 +59,7 @@ class TFPolicy(Policy):
                 shape = self._variables[key].shape
                 self._slots[f"{key}/m"] = tf.Variable(tf.zeros(shape), trainable=False)
                 self._slots[f"{key}/v"] = tf.Variable(tf.zeros(shape), trainable=False)
+        self._targets = [(self._variables[a].value, self._variables[b].value) for a, b in self._target_keys().items()]
         self._stat_names: list[str] = []
         self._functions: dict[Any, Callable[..., Any]] = {}
 
@@ -70,6 +81,8 @@ class TFPolicy(Policy):
     def _gradients_body(self, batch: Any, noise: Any, c: Any) -> tuple[dict[str, Any], Any, dict[str, Any]]:
         coefficients = self._named(c)
         with tf.GradientTape(persistent=len(self.groups) > 1) as tape:
+            for variable in self._unseen:
+                tape.watch(variable)
             losses, stats, rows = self._losses(ops, self.nets, batch, noise, coefficients)
         gradients: dict[str, Any] = {}
         norms: dict[str, Any] = {}
@@ -86,22 +99,42 @@ class TFPolicy(Policy):
     def _apply_body(self, gradients: Any, c: Any) -> Any:
         coefficients = self._named(c)
         for group, keys in self._group_keys.items():
-            step = self._slots[f"{group}/step"].assign_add(1.0)
-            power_1, power_2 = tf.pow(BETA_1, step), tf.pow(BETA_2, step)
-            for key in keys:
-                tf.raw_ops.ResourceApplyAdam(
-                    var=self._variables[key].value.handle,
-                    m=self._slots[f"{key}/m"].handle,
-                    v=self._slots[f"{key}/v"].handle,
-                    beta1_power=power_1,
-                    beta2_power=power_2,
-                    lr=coefficients[self.groups[group].lr],
-                    beta1=BETA_1,
-                    beta2=BETA_2,
-                    epsilon=EPSILON,
-                    grad=gradients[key],
+            due = self.groups[group].due
+            if due is None:
+                self._adam(group, keys, gradients, coefficients)
+            else:
+                # Leaving a step out is not a step of 0: moments would still move.
+                tf.cond(
+                    coefficients[due] > 0.5,
+                    lambda group=group, keys=keys: self._adam(group, keys, gradients, coefficients),
+                    lambda: tf.constant(0.0),
                 )
+        if "tau" in coefficients:
+            self._move_body(coefficients["tau"])
         return c[0]  # a function must return something
+
+    def _move_body(self, tau: Any) -> Any:
+        for target, source in self._targets:
+            target.assign((1.0 - tau) * target + tau * source)
+        return tau
+
+    def _adam(self, group: str, keys: list[str], gradients: Any, coefficients: Mapping[str, Any]) -> Any:
+        step = self._slots[f"{group}/step"].assign_add(1.0)
+        power_1, power_2 = tf.pow(BETA_1, step), tf.pow(BETA_2, step)
+        for key in keys:
+            tf.raw_ops.ResourceApplyAdam(
+                var=self._variables[key].value.handle,
+                m=self._slots[f"{key}/m"].handle,
+                v=self._slots[f"{key}/v"].handle,
+                beta1_power=power_1,
+                beta2_power=power_2,
+                lr=coefficients[self.groups[group].lr],
+                beta1=BETA_1,
+                beta2=BETA_2,
+                epsilon=EPSILON,
+                grad=gradients[key],
+            )
+        return step
 
     def _learn_body(self, batch: Any, noise: Any, c: Any) -> tuple[Any, dict[str, Any]]:
         gradients, stats, rows = self._gradients_body(batch, noise, c)
@@ -156,6 +189,9 @@ class TFPolicy(Policy):
 
     def _apply(self, gradients: Weights) -> None:
         self._run("apply", (), self._apply_body, (gradients, self._c), (0, 0))
+
+    def _move_targets(self, tau: float) -> None:
+        self._run("targets", (), self._move_body, (np.float32(tau),), (0,))
 
     def _named_stats(self, stats: np.ndarray) -> Stats:
         return dict(zip(self._stat_names, stats.tolist(), strict=True))

@@ -12,8 +12,10 @@ import tensorflow as tf
 import tree
 
 from polylib.errors import RetraceError
+from polylib.models.networks import NetworkSpec
 from polylib.policy.policy import Weights
 from polylib.policy.tf.core import TFPolicy, specs
+from polylib.policy.tf.views import TFModelView
 
 
 def _to_tensors(args: Any) -> Any:
@@ -34,8 +36,12 @@ class EagerPolicy(TFPolicy):
             self._make_networks()
 
     def _get_model(self) -> Any:
-        """The Keras model of the main network."""
-        return next(iter(self.nets.values())).model
+        """A view of the main network, or the user's own Keras model."""
+        name, description = next(iter(self.network_specs.items()))
+        network = self.nets[name]
+        if isinstance(description, NetworkSpec):
+            return TFModelView(self.objective, description, network)
+        return network.model
 
     def _compile(
         self, name: str, body: Callable[..., Any], args: tuple[Any, ...], free: tuple[int, ...]
@@ -62,6 +68,9 @@ class EagerPolicy(TFPolicy):
 
     def _get_weights(self) -> Weights:
         return {key: np.array(v.numpy()) for key, v in self._variables.items()}
+
+    def _acting_weights(self, keys: list[str]) -> Weights:
+        return {key: np.array(self._variables[key].numpy()) for key in keys}
 
     def _get_optimizer(self) -> Weights:
         return {key: np.array(v.numpy()) for key, v in self._slots.items()}

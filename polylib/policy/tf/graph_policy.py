@@ -10,25 +10,35 @@ import numpy as np
 import tensorflow as tf
 import tree
 
+from polylib.models.custom import CustomNetwork
+from polylib.models.networks import NetworkSpec
 from polylib.policy import numpy_ops
 from polylib.policy.policy import Weights
 from polylib.policy.tf.callables import make_callable, new_session
 from polylib.policy.tf.core import TFPolicy, specs
-from polylib.policy.tf.models import GraphModel
+from polylib.policy.tf.models import make_network
+from polylib.policy.tf.views import GraphModelView
 
 
 class GraphPolicy(TFPolicy):
     """`framework="tf"`: bodies become operations of a graph, called through its session."""
 
     framework = "tf"
+    mirrors_each_update = False
     mirror_rows = 4  # beyond, the session's callable is as fast
 
     def _build(self) -> None:
         self.graph = tf.Graph()
         local = self.config.get("local_tf_session_args") if self.spec.stream == 0 else None
         self.session = new_session(self.graph, {**self.config.get("tf_session_args", {}), **(local or {})})
+        # Users' models are made eagerly, so that their constructors may look at values.
+        users = {
+            name: make_network(spec, self.spec.seed, self.graph)
+            for name, spec in self.network_specs.items()
+            if isinstance(spec, CustomNetwork)
+        }
         with self.graph.as_default():
-            self._make_networks()
+            self._make_networks(users)
             self.session.run(tf.compat.v1.global_variables_initializer())
             # Reads and writes are made once: making them per call would grow the graph.
             self._reads = [
@@ -38,7 +48,6 @@ class GraphPolicy(TFPolicy):
             fetches = [[tf.identity(v) for v in vs] for _, vs in self._reads]
             self._readers = [make_callable(self.session, [], tensors, False) for tensors in fetches]
             self._writers = {id(group): self._writer(group) for group in (self._variables, self._slots)}
-        self._model = GraphModel(next(iter(self.nets.values())), self.graph, self.session)
         # Before the interpreter takes TensorFlow apart: a session's callables complain if they are freed after it.
         self._release = weakref.finalize(self, _free, self.session, self._functions, self._readers)
 
@@ -48,8 +57,12 @@ class GraphPolicy(TFPolicy):
         return feeds, tf.group(*[v.assign(feed) for v, feed in zip(targets, feeds, strict=True)])
 
     def _get_model(self) -> Any:
-        """The Keras model of the main network, evaluated in the policy's session: NumPy in, NumPy out."""
-        return self._model
+        """A view of the main network that the policy's session evaluates, or the user's own Keras model."""
+        name, description = next(iter(self.network_specs.items()))
+        network = self.nets[name]
+        if isinstance(description, NetworkSpec):
+            return GraphModelView(self.objective, description, network, self.graph, self.session)
+        return network.session_model(self.graph, self.session)
 
     def _ops(self) -> Any:
         return numpy_ops  # model returns NumPy here

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from polylib.errors import FrameworkError
 from polylib.models.custom import CustomNetwork
-from polylib.models.networks import SEQ_MASK, Layer, NetworkSpec, SpecNetwork
+from polylib.models.networks import SEQ_MASK, Layer, NetworkSpec, SpecNetwork, plain_names
 from polylib.models.recurrent import CELLS
 from polylib.policy.tf import ops
 
@@ -133,19 +133,20 @@ def append_row(x: Any, row: Any) -> Any:
     return tf.concat([x, tf.broadcast_to(row, (tf.shape(x)[0], row.shape[0]))], -1)
 
 
-def _safe(name: str) -> str:
-    """A name that Keras allows."""
-    return name.replace("/", "_")
+def input_names(spec: NetworkSpec) -> dict[str, str]:
+    """How a Keras model calls its inputs, states among them."""
+    return plain_names([*spec.inputs, *(f"state_{i}" for i in range(len(spec.state)))])
 
 
-def _make(layer: Layer) -> Any:
-    """The Keras layer; the policy sets the canonical initial weights, drawn in NumPy, right after."""
-    name = _safe(layer.name)
+def _make(layer: Layer, name: str) -> Any:
+    """The Keras layer called `name`; the policy sets the canonical initial weights, drawn in NumPy, right after."""
     if layer.kind == "to_float":
         # autocast would turn integer inputs into floats before the layer sees them; the cast is the layer's own.
         return Cast(layer.gain, name=name, autocast=False)
     if layer.kind == "one_hot":
         return OneHot(layer.sizes, layer.offsets, name=name, autocast=False)
+    if layer.kind == "activation":
+        return keras.layers.Activation(layer.activation, name=name)
     if layer.kind == "flatten":
         return keras.layers.Reshape((layer.units,), name=name)
     if layer.kind == "concat":
@@ -205,16 +206,17 @@ class KerasNetwork(SpecNetwork):
 
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__(spec)
+        memory = {f"state_{i}": (shape, np.dtype(np.float32)) for i, shape in enumerate(spec.state)}
+        names, layer_names = input_names(spec), plain_names(layer.name for layer in spec.layers)
         inputs = {
-            name: keras.Input(shape, name=_safe(name), dtype=str(dtype)) for name, (shape, dtype) in spec.inputs.items()
+            name: keras.Input(shape, name=names[name], dtype=str(dtype))
+            for name, (shape, dtype) in {**spec.inputs, **memory}.items()
         }
-        for i, shape in enumerate(spec.state):
-            inputs[f"state_{i}"] = keras.Input(shape, name=f"state_{i}", dtype="float32")
         tensors: dict[str, Any] = dict(inputs)
         self.variables: dict[str, Any] = {}
         keys = spec.weight_keys()
         for layer in spec.layers:
-            made = _make(layer)
+            made = _make(layer, layer_names[layer.name])
             sources = [tensors[name] for name in layer.sources]
             if layer.kind in ("lstm", "gru"):
                 tensors[layer.name], *states = made(OneStep()(sources[0]), initial_state=sources[1:])
@@ -226,7 +228,7 @@ class KerasNetwork(SpecNetwork):
                 tensors[layer.name] = made(sources if len(sources) > 1 else sources[0])
             self.variables.update(zip(keys.get(layer.name, ()), _variables(layer, made), strict=True))
         outputs = {output: tensors[name] for output, name in spec.outputs.items()}
-        named = {_safe(name): tensor for name, tensor in inputs.items()}
+        named = {names[name]: tensor for name, tensor in inputs.items()}
         self.model = keras.Model(next(iter(named.values())) if len(named) == 1 else named, outputs, name=spec.name)
         self._keys = keys
         self._steps = {layer.name: self._step(layer) for layer in spec.layers}
@@ -238,6 +240,8 @@ class KerasNetwork(SpecNetwork):
             return lambda x: cast(x, layer.gain)
         if layer.kind == "one_hot":
             return lambda x: one_hot(x, layer.sizes, layer.offsets)
+        if layer.kind == "activation":
+            return _ACTIVATIONS[layer.activation or ""]
         if layer.kind == "flatten":
             return lambda x: tf.reshape(x, (-1, layer.units))
         if layer.kind == "concat":
@@ -281,15 +285,23 @@ class KerasNetwork(SpecNetwork):
         return {name: values[self.spec.outputs[name]] for name in names}
 
 
-def make_network(spec: NetworkSpec | CustomNetwork) -> Any:
-    """The network of a description."""
+def make_network(spec: NetworkSpec | CustomNetwork, seed: int | None = None, graph: Any = None) -> Any:
+    """The network of a description.
+
+    Args:
+        spec: the description.
+        seed: of a user's model's initialisers.
+        graph: where a user's model, which is made eagerly, is to be used; None: eagerly.
+    """
     if isinstance(spec, NetworkSpec):
         return KerasNetwork(spec)
-    raise FrameworkError("custom_model isn't supported with frameworks 'tf' and 'tf2' in this version")
+    from polylib.policy.tf.custom import CustomKerasNetwork  # it imports this module
+
+    return CustomKerasNetwork(spec, seed, graph)
 
 
 class GraphModel:
-    """`policy.model` in `tf` mode: evaluates the Keras model in the policy's session; NumPy in, NumPy out.
+    """`policy.model.base_model` in `tf` mode: the Keras model, called and read in the policy's session.
 
     Args:
         network: the network, built in `graph`.
@@ -297,22 +309,30 @@ class GraphModel:
         session: the policy's session.
     """
 
-    def __init__(self, network: KerasNetwork, graph: Any, session: Any) -> None:
+    def __init__(self, network: Any, graph: Any, session: Any) -> None:
         self._network, self._graph, self._session = network, graph, session
-        self._feeds: list[Any] = []
-        self._fetches: dict[str, Any] = {}
+        self._fetches: dict[Any, Any] = {}
 
-    def __call__(self, obs: Any) -> dict[str, np.ndarray]:
-        """Outputs by name for `obs: [B, *obs_shape]`, or `{"obs": obs}`."""
-        if isinstance(obs, Mapping):
-            obs = obs["obs"]
+    def __call__(self, inputs: Any) -> dict[str, np.ndarray]:
+        """Outputs by name, for what the Keras model takes: an array, or a dict of arrays by input name."""
         spec = self._network.spec
-        if not self._feeds:
+        kinds = {**spec.inputs, **{f"state_{i}": (shape, np.float32) for i, shape in enumerate(spec.state)}}
+        names = input_names(spec)
+        given = inputs if isinstance(inputs, Mapping) else {next(iter(names.values())): inputs}
+        return self.evaluate({name: np.asarray(given[names[name]], kind[1]) for name, kind in kinds.items()})
+
+    def evaluate(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name, for flat columns."""
+        time = columns[SEQ_MASK].shape[1] if SEQ_MASK in columns else None
+        key = (time, *columns)
+        if key not in self._fetches:
             with self._graph.as_default():
-                self._feeds = [tf.compat.v1.placeholder(d, [None, *s]) for s, d in spec.inputs.values()]
-                self._fetches = self._network(dict(zip(spec.inputs, self._feeds, strict=True)))
-        values = [np.asarray(obs, next(iter(spec.inputs.values()))[1])]
-        return self._session.run(self._fetches, dict(zip(self._feeds, values, strict=True)))
+                feeds = {
+                    name: tf.compat.v1.placeholder(x.dtype, [None, *x.shape[1:]]) for name, x in columns.items()
+                }
+                self._fetches[key] = feeds, self._network(feeds)
+        feeds, fetches = self._fetches[key]
+        return self._session.run(fetches, {feed: columns[name] for name, feed in feeds.items()})
 
     def get_weights(self) -> list[np.ndarray]:
         """Values of all variables, in creation order."""
@@ -325,4 +345,7 @@ class GraphModel:
             self._network.model.summary(**kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._network.model, name)
+        network = self.__dict__.get("_network")
+        if network is None or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(network.model, name)

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from polylib.errors import FrameworkError
 from polylib.models.custom import CustomNetwork
-from polylib.models.networks import SEQ_MASK, Convolution, Layer, NetworkSpec, SpecNetwork
+from polylib.models.networks import SEQ_MASK, Convolution, Layer, NetworkSpec, SpecNetwork, plain_names
 from polylib.models.recurrent import CELLS
 from polylib.policy.torch import ops
+from polylib.policy.torch.custom import CustomTorchNetwork
 from polylib.policy.torch.fused import linear_tanh
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -136,7 +136,7 @@ class TorchNetwork(SpecNetwork, nn.Module):
 
     Attributes:
         spec: the description.
-        layers: module of each layer that has weights, by its name (`/` written as `_`).
+        layers: module of each layer that has weights, by its plain name.
         axes: key to the order of axes that makes the canonical array of a variable, for those that differ.
     """
 
@@ -148,10 +148,11 @@ class TorchNetwork(SpecNetwork, nn.Module):
         self._variables: dict[str, nn.Parameter] = {}
         self._made: dict[str, nn.Module] = {}
         keys = spec.weight_keys()
+        names = plain_names(keys)
         for layer in spec.layers:
             if layer.name not in keys:
                 continue
-            made = self._made[layer.name] = self.layers[_safe(layer.name)] = _make(layer)
+            made = self._made[layer.name] = self.layers[names[layer.name]] = _make(layer)
             for key, leaf in zip(keys[layer.name], layer.leaves(), strict=True):
                 name = "weight" if leaf == "kernel" and layer.kind in _AXES else leaf
                 self._variables[key] = getattr(made, name)
@@ -162,9 +163,15 @@ class TorchNetwork(SpecNetwork, nn.Module):
         """Canonical key to parameter, in creation order; see `axes`."""
         return dict(self._variables)
 
+    def summary(self, print_fn: Callable[[str], Any] = print) -> None:
+        """Prints the layers and the number of parameters, as the Keras models of the other frameworks do."""
+        print_fn(f"{self}\nTotal params: {sum(p.numel() for p in self._variables.values()):,}")
+
     def _apply_layer(self, layer: Layer, x: Any) -> Any:
         if layer.kind == "to_float":
             return x.float() if layer.gain == 1.0 else x.float() * layer.gain
+        if layer.kind == "activation":
+            return ACTIVATIONS[layer.activation or ""](x)
         if layer.kind == "flatten":
             return x.reshape(-1, layer.units)
         if layer.kind == "one_hot":
@@ -202,11 +209,6 @@ class TorchNetwork(SpecNetwork, nn.Module):
         return {name: values[self.spec.outputs[name]] for name in names}
 
 
-def _safe(name: str) -> str:
-    """A name that torch allows."""
-    return name.replace("/", "_").replace(".", "_")
-
-
 def _one_hot(layer: Layer, x: Any) -> Any:
     """Each component's classes side by side."""
     x = x.reshape(-1, len(layer.sizes))
@@ -221,4 +223,4 @@ def make_network(spec: NetworkSpec | CustomNetwork) -> Any:
     """The network of a description."""
     if isinstance(spec, NetworkSpec):
         return TorchNetwork(spec)
-    raise FrameworkError("custom_model isn't supported with framework 'torch' in this version")
+    return CustomTorchNetwork(spec, TorchNetwork)

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from polylib.models.networks import NetworkSpec
 from polylib.policy.gradients import summarize
 from polylib.policy.policy import Policy, Stats, Weights
 from polylib.policy.torch import ops
 from polylib.policy.torch.adam import Adam
+from polylib.policy.torch.custom import seeded
 from polylib.policy.torch.models import make_network
+from polylib.policy.torch.views import TorchModelView
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
@@ -28,7 +31,7 @@ def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
 def _to_canonical(tensor: torch.Tensor, axes: tuple[int, ...] | None) -> np.ndarray:
     """A copy in the canonical layout: kernels `[in, out]`, torch's are `[out, in]`; see `TorchNetwork.axes`."""
     array = tensor.detach().numpy()
-    return np.array(array if axes is None else array.transpose(axes), order="C")
+    return np.array(array if axes is None else array.transpose(axes), np.float32, order="C")
 
 
 def _from_canonical(array: np.ndarray, axes: tuple[int, ...] | None) -> torch.Tensor:
@@ -60,7 +63,8 @@ class TorchPolicy(Policy):
     mirror_rows = math.inf
 
     def _build(self) -> None:
-        self.nets = {name: make_network(spec) for name, spec in self.network_specs.items()}
+        with seeded(self.spec.seed):  # users' networks draw their weights from torch's generator
+            self.nets = {name: make_network(spec) for name, spec in self.network_specs.items()}
         self._variables = {key: p for net in self.nets.values() for key, p in net.variables().items()}
         self._axes = {key: axes for net in self.nets.values() for key, axes in net.axes.items()}
         self._group_keys = {
@@ -70,12 +74,18 @@ class TorchPolicy(Policy):
         self._optimizers = {
             group: Adam({key: self._variables[key] for key in keys}) for group, keys in self._group_keys.items()
         }
+        self._targets = [(self._variables[a].data, self._variables[b].data) for a, b in self._target_keys().items()]
+        self._move_targets(1.0)  # users' networks keep their first weights, so that a target has to take them over
         compiles = self.config.get("torch_compile_learner")
         self._compiled = torch.compile(self._losses, dynamic=False) if compiles else None
 
     def _get_model(self) -> Any:
-        """The torch module of the main network."""
-        return next(iter(self.nets.values()))
+        """A view of the main network, or the user's own module."""
+        name, description = next(iter(self.network_specs.items()))
+        network: Any = self.nets[name]
+        if isinstance(description, NetworkSpec):
+            return TorchModelView(self.objective, description, network)
+        return network.model
 
     def _ops(self) -> Any:
         return ops
@@ -123,8 +133,20 @@ class TorchPolicy(Policy):
 
     def _step(self, gradients: Mapping[str, torch.Tensor]) -> None:
         for group, keys in self._group_keys.items():
+            due = self.groups[group].due
+            if due is not None and not self.coefficients[due] > 0.5:
+                continue  # a step of 0 would still move the moments
             lr = self.coefficients[self.groups[group].lr]
             self._optimizers[group].step([gradients[key] for key in keys], lr)
+        if "tau" in self.coefficients:
+            self._move_targets(self.coefficients["tau"])
+
+    @torch.no_grad()
+    def _move_targets(self, tau: float) -> None:
+        if self._targets:
+            targets, sources = zip(*self._targets, strict=True)
+            torch._foreach_mul_(targets, 1.0 - tau)
+            torch._foreach_add_(targets, sources, alpha=tau)
 
     def _learn(self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]) -> tuple[Stats, dict[str, np.ndarray]]:
         gradients, stats, rows = self._backward(_tensors(batch), _tensors(noise))
@@ -157,6 +179,17 @@ class TorchPolicy(Policy):
 
     def _apply(self, gradients: Weights) -> None:
         self._step({key: _from_canonical(g, self._axes.get(key)) for key, g in gradients.items()})
+
+    def _acting_weights(self, keys: list[str]) -> Weights:
+        # Views: they follow every update, and cost nothing.
+        found = {}
+        for key in keys:
+            array, axes = self._variables[key].detach().numpy(), self._axes.get(key)
+            found[key] = array if axes is None else array.transpose(axes)
+        return found
+
+    def _weights_changed(self) -> None:
+        return None
 
     # --- weights
 

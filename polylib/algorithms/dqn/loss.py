@@ -1,0 +1,294 @@
+"""DQN's objective (arXiv:1312.5602 and its family up to Rainbow, arXiv:1710.02298), written once over `ops`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import tree
+
+from polylib.errors import ConfigError
+from polylib.evaluation.postprocessing import n_step
+from polylib.models.custom import CustomNetwork
+from polylib.models.default_networks import q_network
+from polylib.models.networks import NetworkSpec
+from polylib.models.noisy import factorised_noise
+from polylib.models.spaces import mask_column
+from polylib.policy.exploration import make_exploration
+from polylib.policy.fragment import Fragment
+from polylib.policy.objective import Group, Objective, PolicySpec, next_inputs, row_mean
+from polylib.policy.ops import Array
+from polylib.policy.sample_batch import SampleBatch
+from polylib.schedules import ConstantSchedule, make_schedule
+
+#: What an action that a mask forbids is worth.
+FORBIDDEN = -1e9
+
+
+def huber(ops: Any, error: Array) -> Array:
+    """`0.5 e^2` up to 1, `|e| - 0.5` beyond (arXiv:1312.5602's error clipping)."""
+    size = ops.abs(error)
+    small = ops.minimum(size, 1.0)
+    return 0.5 * ops.square(small) + (size - small)
+
+
+def dueling_values(ops: Any, advantages: Array, state_value: Array) -> Array:
+    """`V + A - mean(A)` (arXiv:1511.06581, eq. 9): `[N, A, K]` and `[N, K]` to `[N, A, K]`."""
+    shape = (-1, 1, int(advantages.shape[2]))
+    return ops.reshape(state_value - ops.mean(advantages, 1), shape) + advantages
+
+
+def projected(ops: Any, probabilities: Array, rewards: Array, discounts: Array, support: np.ndarray) -> Array:
+    """The distribution of `r + discount * z` on the atoms of `support` (arXiv:1707.06887, eq. 7).
+
+    Args:
+        ops: the backend's `Ops`.
+        probabilities: of each atom of the next state `[N, K]`.
+        rewards: `[N]`.
+        discounts: `[N]`, 0 where the episode was terminated.
+        support: the atoms' returns `[K]`, evenly spaced.
+
+    Returns:
+        Probabilities `[N, K]`.
+    """
+    size, low, high = len(support), float(support[0]), float(support[-1])
+    column = (-1, 1)
+    moved = ops.reshape(rewards, column) + ops.reshape(discounts, column) * ops.constant(support[None])
+    moved = ops.clip(moved, low, high)
+    step = (high - low) / (size - 1)
+    # How much of moved atom j goes to atom i: all at a distance of 0, nothing from one step on.
+    distance = ops.abs(ops.reshape(moved, (-1, size, 1)) - ops.constant(support[None, None])) / step
+    return ops.sum(ops.reshape(probabilities, (-1, size, 1)) * ops.maximum(1.0 - distance, 0.0), 1)
+
+
+class DQNObjective(Objective):
+    """DQN for Discrete actions: double, dueling, distributional, noisy, with n-step targets, as the config says."""
+
+    columns = ("obs", "new_obs", "actions", "rewards", "terminateds", "discounts")
+    optional_columns = ("weights",)
+    acting = ("q",)
+    updates_often = True
+    needs_values = False
+
+    def __init__(self, spec: PolicySpec) -> None:
+        if not isinstance(spec.action_space, gym.spaces.Discrete):
+            raise ConfigError(
+                f"DQN chooses among discrete actions: it needs a Discrete action space, not {spec.action_space}. For "
+                "Box actions use SAC, TD3 or PPO"
+            )
+        super().__init__(spec)
+        config = self.config
+        points = config.get("lr_schedule") or config["lr"]
+        self._lr = make_schedule(points, "lr") or ConstantSchedule(0.0)
+        self.num_actions, self.num_atoms = int(spec.action_space.n), int(config["num_atoms"])
+        self.support = np.linspace(config["v_min"], config["v_max"], self.num_atoms, dtype=np.float32)
+        self.exploration = make_exploration(
+            config["exploration_config"], spec.action_space, self.dist, (spec.stream, config.get("num_workers", 0))
+        )
+        self._noisy: list[tuple[str, int]] = []  # columns of the noisy layers' noise, and their widths
+        self._heads = ("advantages", "state_value") if config["dueling"] else ("advantages",)
+        self._mask = mask_column(spec.observation_space)
+
+    def networks(self) -> dict[str, NetworkSpec | CustomNetwork]:
+        """`q`, and `target_q` that follows it."""
+        config, spec = self.config, self.spec
+        network = q_network(
+            "q",
+            spec.observation_space,
+            self.num_actions,
+            config["model"],
+            spec.action_space,
+            hiddens=config["hiddens"],
+            dueling=config["dueling"],
+            num_atoms=self.num_atoms,
+            noisy=config["noisy"],
+            sigma0=config["sigma0"],
+        )
+        self._noisy = [(name, shape[0]) for name, (shape, _) in network.inputs.items() if name.startswith("noisy_")]
+        self.quiet_inputs = {name: (width,) for name, width in self._noisy}
+        return {"q": network, "target_q": network.copy("target_q")}
+
+    def groups(self) -> dict[str, Group]:
+        """One optimizer, for `q`."""
+        return {"default": Group(("q",))}
+
+    def coefficients(self) -> dict[str, float]:
+        """Learning rate, clipping, and what exploration changes with time."""
+        clip = self.config["grad_clip"]
+        return {
+            "lr": self._lr(0),
+            "grad_clip": math.inf if clip is None else clip,
+            **self.exploration.coefficients(0),
+        }
+
+    def scheduled(self, timestep: int) -> dict[str, float]:
+        """`lr` and exploration at `timestep`."""
+        return {"lr": self._lr(timestep), **self.exploration.coefficients(timestep)}
+
+    # --- values
+
+    def _logits(self, ops: Any, network: Any, inputs: Mapping[str, Array], training: bool = False) -> Array:
+        """`[N, A, K]`: of each action's atoms, or with one atom the action's value."""
+        return self._dueled(ops, network(inputs, self._heads, training))
+
+    def _dueled(self, ops: Any, out: Mapping[str, Array]) -> Array:
+        advantages = ops.reshape(out["advantages"], (-1, self.num_actions, self.num_atoms))
+        return dueling_values(ops, advantages, out["state_value"]) if self.config["dueling"] else advantages
+
+    def _values(self, ops: Any, logits: Array, mask: Array | None) -> Array:
+        """Values `[N, A]` of `_logits`; very low where a mask forbids the action."""
+        if self.num_atoms == 1:
+            values = logits[:, :, 0]
+        else:
+            values = ops.sum(ops.exp(ops.log_softmax(logits)) * ops.constant(self.support[None, None]), 2)
+        return values if mask is None else ops.where(mask, values, FORBIDDEN)
+
+    def _cut_noise(self, noise: Array, first: int) -> dict[str, Array]:
+        found = {}
+        for name, width in self._noisy:
+            found[name] = noise[:, first : first + width]
+            first += width
+        return found
+
+    # --- acting
+
+    def act_noise(self, rng: np.random.Generator, batch_size: int, explore: bool) -> np.ndarray:
+        """The exploration's, and that of noisy layers after it."""
+        noise = self.exploration.noise(rng, batch_size, explore)
+        size = sum(width for _, width in self._noisy)
+        if not size:
+            return noise
+        layers = factorised_noise(rng, batch_size, size) if explore else np.zeros((batch_size, size), np.float32)
+        return np.concatenate([noise, layers], 1)
+
+    def act(
+        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """The action of the highest value, or what exploration makes of it; `action_dist_inputs` are the values."""
+        own = self.exploration.noise_size
+        network = nets["q"]
+        given = {**inputs, **self._cut_noise(noise, own)}
+        found = network(given, (*self._heads, *network.state_outputs))
+        values = self._values(ops, self._dueled(ops, found), inputs.get("action_mask"))
+        actions, _ = self.exploration.actions(ops, values, noise[:, :own], c)
+        states = {name: found[name] for name in network.state_outputs}
+        return {"actions": actions, "action_dist_inputs": values, "action_logp": values[:, 0] * 0.0, **states}
+
+    def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
+        """Values `[N, A]` of all actions, without noise."""
+        return self._values(ops, self._logits(ops, nets["q"], inputs), inputs.get("action_mask"))
+
+    # --- learning
+
+    def noise(self, rng: np.random.Generator, batch_size: int) -> dict[str, np.ndarray]:
+        """Of noisy layers: for the learning network, for its choice of the next action, and for the target network."""
+        if not self._noisy:
+            return {}
+        size = sum(width for _, width in self._noisy)
+        return {name: factorised_noise(rng, batch_size, size) for name in ("online", "choice", "target")}
+
+    def losses(
+        self,
+        ops: Any,
+        nets: Mapping[str, Any],
+        batch: Mapping[str, Array],
+        noise: Mapping[str, Array],
+        c: Mapping[str, Array],
+        training: bool,
+    ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+        """The weighted mean of `huber(TD error)`, or of the cross-entropy to the projected distribution.
+
+        Targets: `r + gamma^k * Q_target(s', argmax_a Q(s', a))` (double, arXiv:1509.06461, eq. 4), or with
+        `argmax_a Q_target(s', a)` (arXiv:1312.5602, eq. 2).
+        """
+        rows = {name: self._cut_noise(x, 0) for name, x in noise.items()} or dict.fromkeys(
+            ("online", "choice", "target"), {}
+        )
+        following = self._following(ops, nets, batch)
+        mask = None if self._mask is None else following.pop("next_mask")
+        logits = self._logits(ops, nets["q"], {**batch, **rows["online"]}, training)
+        given = {**following, **self._state(ops, nets["target_q"], batch), **rows["target"]}
+        target_logits = self._logits(ops, nets["target_q"], given)
+        target_values = self._values(ops, target_logits, mask)
+        if self.config["double_q"]:
+            given = {**following, **self._state(ops, nets["q"], batch), **rows["choice"]}
+            chosen = self._logits(ops, nets["q"], given)
+            best = ops.argmax(self._values(ops, chosen, mask))
+        else:
+            best = ops.argmax(target_values)
+        taken = self.taken(batch) - int(self.spec.action_space.start)  # type: ignore[attr-defined]
+        discounts = batch["discounts"] * (1.0 - ops.to_float(batch["terminateds"]))
+        values = ops.pick(self._values(ops, logits, None), taken)
+        target = batch["rewards"] + discounts * ops.pick(target_values, best)
+        stats: dict[str, Array] = {}
+        if self.num_atoms == 1:
+            td_error = values - ops.stop_gradient(target)
+            mse = self.config["td_error_loss_fn"] == "mse"
+            errors = 0.5 * ops.square(td_error) if mse else huber(ops, td_error)
+        else:
+            one = ops.reshape(ops.one_hot(best, self.num_actions), (-1, self.num_actions, 1))
+            following_p = ops.exp(ops.log_softmax(ops.sum(target_logits * one, 1)))
+            goal = projected(ops, following_p, batch["rewards"], discounts, self.support)
+            one = ops.reshape(ops.one_hot(taken, self.num_actions), (-1, self.num_actions, 1))
+            logp = ops.log_softmax(ops.sum(logits * one, 1))
+            errors = td_error = -ops.sum(ops.stop_gradient(goal) * logp, 1)
+            low, high = float(self.support[0]), float(self.support[-1])
+            inside = ops.to_float(batch["rewards"] >= low) * ops.to_float(batch["rewards"] <= high)
+            stats["clipped_share"] = 1.0 - ops.mean(inside)
+        mean = row_mean(ops, batch)
+        weights = batch["weights"] if "weights" in batch else None
+        loss = mean(errors if weights is None else weights * errors)
+        stats.update(
+            mean_q=mean(values),
+            min_q=-ops.max(-values),
+            max_q=ops.max(values),
+            mean_td_error=mean(td_error),
+        )
+        return {"default": loss}, stats, {"td_error": td_error}
+
+    def _following(self, ops: Any, nets: Mapping[str, Any], batch: Mapping[str, Array]) -> dict[str, Array]:
+        """What the networks see of the next states; `next_mask` where observations hold one."""
+        following = next_inputs(batch)
+        if self._mask is not None:
+            flags = following[self._mask]
+            following["next_mask"] = ops.reshape(flags, (-1, self.num_actions)) != 0
+        # What comes before the next step is this one.
+        following.update({f"prev_{name}": batch[name] for name in ("actions", "rewards") if f"prev_{name}" in batch})
+        if "seq_mask" in batch:
+            following["seq_mask"] = batch["seq_mask"]
+        return following
+
+    def _state(self, ops: Any, network: Any, batch: Mapping[str, Array]) -> dict[str, Array]:
+        """The state after each sequence's first step, where its next observations begin."""
+        if not network.state_outputs:
+            return {}
+        time = int(batch["seq_mask"].shape[1])
+        first = {
+            name: x if name.startswith("state_") else ops.reshape(x, (-1, time, *x.shape[1:]))[:, 0]
+            for name, x in batch.items()
+            if name != "seq_mask"
+        }
+        out = network(first, network.state_outputs)
+        return {f"state_{i}": out[name] for i, name in enumerate(network.state_outputs)}
+
+    def postprocess(self, fragment: Fragment) -> SampleBatch:
+        """Folds `n_step` rewards into each row; `discounts` are each row's own `gamma^k`."""
+        batch = fragment.with_new_obs()
+        steps = n_step(
+            batch["rewards"],
+            batch["terminateds"],
+            fragment.starts,
+            fragment.ends,
+            self.config["gamma"],
+            self.config["n_step"],
+        )
+        kept = ("obs", "actions", "eps_id", "unroll_id", "t")
+        memory = [name for name in batch if name.startswith(("state_in_", "prev_"))]
+        out = SampleBatch({name: batch[name] for name in (*kept, *memory)})
+        out["rewards"], out["terminateds"], out["discounts"] = steps.rewards, steps.terminateds, steps.discounts
+        out["truncateds"] = batch["truncateds"][steps.reached]
+        out["new_obs"] = tree.map_structure(lambda x: x[steps.reached], batch["new_obs"])
+        return out

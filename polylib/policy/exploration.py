@@ -1,0 +1,388 @@
+"""Exploration: how a policy departs from the action it thinks best (`exploration_config`), over `ops`.
+
+All randomness is drawn on the host and comes in as a noise array `[B, noise_size]`, and everything that changes with
+time as coefficients, so that every backend takes the same actions. The first column of the noise, uniform on [0, 1),
+decides between a random action and the strategy's own; it is 1 in rows that don't explore.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+
+from polylib.errors import ConfigError, ConfigTypeError, UnknownKeyError, did_you_mean
+from polylib.models.distributions import Distribution
+from polylib.policy.ops import Array
+from polylib.schedules import PiecewiseSchedule, Schedule, make_schedule
+
+Actions = tuple[Any, Array | None]  # actions, and raw samples where there are any
+
+
+class RandomActions:
+    """Uniform actions of a space from noise.
+
+    Args:
+        space: Discrete, or a Box; unbounded dimensions of it get standard normal numbers.
+
+    Raises:
+        ConfigError: for any other space.
+    """
+
+    def __init__(self, space: gym.Space[Any], who: str) -> None:
+        self.space = space
+        if isinstance(space, gym.spaces.Discrete):
+            self.noise_size = int(space.n)
+        elif isinstance(space, gym.spaces.Box):
+            self.noise_size = int(np.prod(space.shape))
+            low, high = space.low.ravel().astype(np.float32), space.high.ravel().astype(np.float32)
+            self._bounded = np.isfinite(low) & np.isfinite(high)
+            self._low = np.where(self._bounded, low, 0.0).astype(np.float32)
+            self._range = np.where(self._bounded, high - self._low, 1.0).astype(np.float32)
+        else:
+            raise ConfigError(
+                f"config key 'exploration_config': {who} takes uniform actions, which there are for Discrete and Box "
+                f"action spaces, not for {space}"
+            )
+
+    def noise(self, rng: np.random.Generator, rows: int) -> np.ndarray:
+        """Numbers for `sample`, `[rows, noise_size]`."""
+        if isinstance(self.space, gym.spaces.Discrete):
+            return -np.log(np.maximum(rng.standard_exponential((rows, self.noise_size), dtype=np.float32), 2.0**-24))
+        uniform = rng.random((rows, self.noise_size), dtype=np.float32)
+        if self._bounded.all():
+            return uniform
+        return np.where(self._bounded, uniform, rng.standard_normal(uniform.shape, dtype=np.float32))
+
+    def sample(self, ops: Any, noise: Array, dist: Distribution, dist_inputs: Array) -> Any:
+        """Actions `[B, *action_shape]`; of discrete ones that a mask forbids (very low inputs) none."""
+        if isinstance(self.space, gym.spaces.Discrete):
+            allowed = ops.where(dist_inputs > -1e8, noise, -1e9)
+            return ops.argmax(allowed) + int(self.space.start)
+        scaled = ops.constant(self._low) + noise * ops.constant(self._range)
+        return ops.reshape(scaled, (-1, *(self.space.shape or ())))
+
+
+class Exploration(ABC):
+    """A strategy. Stateless but for what `noise` carries from step to step.
+
+    Args:
+        config: the config's `exploration_config`, without `type`.
+        space: of the actions.
+        dist: the action distribution.
+        worker: `(worker_index, num_workers)`.
+    """
+
+    #: Keys of `exploration_config` and their defaults.
+    keys: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(
+        self, config: Mapping[str, Any], space: gym.Space[Any], dist: Distribution, worker: tuple[int, int] = (0, 0)
+    ) -> None:
+        name = type(self).__name__
+        for key in dict(config):
+            if key not in self.keys:
+                raise UnknownKeyError(
+                    f"config key 'exploration_config': {name} has no key {key!r}."
+                    f"{did_you_mean(key, list(self.keys))} It has "
+                    f"{', '.join(self.keys) or 'none'}"
+                )
+        self.settings = {**self.keys, **config}
+        self.space, self.dist, self.worker = space, dist, worker
+        self.random: RandomActions | None = None
+        self._setup()
+
+    def _setup(self) -> None:  # noqa: B027  (strategies without settings have nothing to do)
+        """Checks settings."""
+
+    def _number(self, key: str, low: float = 0.0) -> float:
+        value = self.settings[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= low:
+            raise ConfigTypeError(f"config key 'exploration_config.{key}': got {value!r}, expected a number >= {low:g}")
+        return float(value)
+
+    def _own_size(self) -> int:
+        return self.dist.noise_size
+
+    @property
+    def noise_size(self) -> int:
+        """Columns of the noise."""
+        return 1 + (self.random.noise_size if self.random else 0) + self._own_size()
+
+    def coefficients(self, timestep: int) -> dict[str, float]:
+        """What changes with time, at `timestep` environment steps of all workers."""
+        return {}
+
+    def noise(self, rng: np.random.Generator, rows: int, explore: bool) -> np.ndarray:
+        """`[rows, noise_size] float32`."""
+        if not explore:
+            quiet = np.zeros((rows, self.noise_size), np.float32)
+            quiet[:, 0] = 1.0
+            return quiet
+        parts = [rng.random((rows, 1), dtype=np.float32)]
+        if self.random is not None:
+            parts.append(self.random.noise(rng, rows))
+        parts.append(self._own_noise(rng, rows))
+        return np.concatenate(parts, 1)
+
+    def _own_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray:
+        return self.dist.noise(rng, rows)
+
+    def actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
+        """Chooses actions.
+
+        Args:
+            ops: the backend's `Ops`.
+            dist_inputs: `[B, inputs_size]` of the action distribution.
+            noise: what `noise` drew.
+            c: coefficients.
+        """
+        first = 1 + (self.random.noise_size if self.random else 0)
+        actions, raw = self._own_actions(ops, dist_inputs, noise[:, first:], c)
+        if self.random is None:
+            return actions, raw
+        anything = self.random.sample(ops, noise[:, 1:first], self.dist, dist_inputs)
+        randomly = noise[:, 0] < self._random_share(c)
+        shape = tuple(getattr(self.space, "shape", ()) or ())
+        mixed = ops.where(ops.reshape(randomly, (-1, *[1] * len(shape))), anything, actions)
+        if raw is None:
+            return mixed, None
+        # What a random action would have been before scaling; likelihoods of it aren't used by off-policy learning.
+        unscaled = self.dist.to_raw(ops, anything) if hasattr(self.dist, "to_raw") else raw
+        return mixed, ops.where(ops.reshape(randomly, (-1, 1)), unscaled, raw)
+
+    @abstractmethod
+    def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
+        """The strategy's own actions."""
+
+    def _random_share(self, c: Mapping[str, Array]) -> Array:
+        return c["random"]
+
+
+class _RandomFirst(Exploration):
+    """Strategies that begin with `random_timesteps` steps of uniform actions."""
+
+    keys: ClassVar[Mapping[str, Any]] = {"random_timesteps": 0}
+
+    def _setup(self) -> None:
+        self.random_timesteps = self._number("random_timesteps")
+        if self.random_timesteps:
+            self.random = RandomActions(self.space, type(self).__name__)
+
+    def coefficients(self, timestep: int) -> dict[str, float]:
+        """`random`: 1 while actions are uniform."""
+        return {"random": float(timestep < self.random_timesteps)} if self.random else {}
+
+
+class StochasticSampling(_RandomFirst):
+    """Samples the action distribution."""
+
+    def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
+        return self.dist.sample(ops, dist_inputs, noise)
+
+
+class Random(Exploration):
+    """Uniform actions, always."""
+
+    def _setup(self) -> None:
+        self.random = RandomActions(self.space, "Random")
+
+    def _own_size(self) -> int:
+        return self.dist.noise_size
+
+    def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
+        return self.dist.sample(ops, dist_inputs, noise * 0.0)
+
+    def coefficients(self, timestep: int) -> dict[str, float]:
+        """`random`: always 1."""
+        return {"random": 1.0}
+
+
+class EpsilonGreedy(Exploration):
+    """A uniform action with probability epsilon, else the one with the highest value."""
+
+    keys: ClassVar[Mapping[str, Any]] = {
+        "initial_epsilon": 1.0,
+        "final_epsilon": 0.05,
+        "warmup_timesteps": 0,
+        "epsilon_timesteps": 100_000,
+        "epsilon_schedule": None,
+    }
+
+    def _setup(self) -> None:
+        self.random = RandomActions(self.space, type(self).__name__)
+        self.schedule = self._schedule()
+
+    def _schedule(self) -> Schedule:
+        given = make_schedule(self.settings["epsilon_schedule"], "exploration_config.epsilon_schedule")
+        if given is not None:
+            return given
+        warmup, steps = self._number("warmup_timesteps"), max(1.0, self._number("epsilon_timesteps"))
+        first, last = self._number("initial_epsilon"), self._number("final_epsilon")
+        points = [[warmup, first], [warmup + steps, last]]
+        return PiecewiseSchedule(points, name="exploration_config")
+
+    def _own_size(self) -> int:
+        return 0
+
+    def _own_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray:
+        return np.zeros((rows, 0), np.float32)
+
+    def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
+        return self.dist.sample(ops, dist_inputs, dist_inputs * 0.0)
+
+    def coefficients(self, timestep: int) -> dict[str, float]:
+        """`epsilon`."""
+        return {"epsilon": self.schedule(timestep)}
+
+    def _random_share(self, c: Mapping[str, Array]) -> Array:
+        return c["epsilon"]
+
+
+class PerWorkerEpsilonGreedy(EpsilonGreedy):
+    """Every worker its own constant epsilon, `0.4 ** (1 + 7 i / (N - 1))` (arXiv:1803.00933, section 4)."""
+
+    def _schedule(self) -> Schedule:
+        index, count = self.worker
+        if index < 1 or count < 1:
+            return super()._schedule()
+        epsilon = 0.4 ** (1.0 + 7.0 * (index - 1) / max(count - 1, 1))
+        return PiecewiseSchedule([[0, epsilon], [1, epsilon]], name="exploration_config")
+
+
+class SoftQ(_RandomFirst):
+    """Samples actions by the softmax of their values over `temperature`."""
+
+    keys: ClassVar[Mapping[str, Any]] = {**_RandomFirst.keys, "temperature": 1.0}
+
+    def _setup(self) -> None:
+        super()._setup()
+        self.temperature = self._number("temperature")
+        if self.temperature <= 0:
+            raise ConfigError("config key 'exploration_config.temperature': got 0, expected a number > 0")
+
+    def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
+        # Scaling the noise instead of the values: masked ones stay as low as they are.
+        return self.dist.sample(ops, dist_inputs, noise * self.temperature)
+
+
+class GaussianNoise(_RandomFirst):
+    """Adds normal noise to the best action, in units of half the range of a bounded dimension."""
+
+    keys: ClassVar[Mapping[str, Any]] = {
+        "random_timesteps": 1000,
+        "stddev": 0.1,
+        "initial_scale": 1.0,
+        "final_scale": 0.02,
+        "scale_timesteps": 10_000,
+        "scale_schedule": None,
+    }
+
+    def _setup(self) -> None:
+        super()._setup()
+        if not isinstance(self.space, gym.spaces.Box):
+            raise ConfigError(
+                f"config key 'exploration_config': {type(self).__name__} needs a Box action space, not {self.space}"
+            )
+        self.size = int(np.prod(self.space.shape))
+        steps = max(1.0, self._number("scale_timesteps"))
+        start = self.random_timesteps
+        points = [[start, self._number("initial_scale")], [start + steps, self._number("final_scale")]]
+        given = make_schedule(self.settings["scale_schedule"], "exploration_config.scale_schedule")
+        self.schedule = given or PiecewiseSchedule(points, name="exploration_config")
+        low, high = self.space.low.ravel().astype(np.float64), self.space.high.ravel().astype(np.float64)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        self._half = np.where(bounded, (np.where(bounded, high, 1) - np.where(bounded, low, -1)) / 2, 1.0).astype(
+            np.float32
+        )
+        self._low, self._high = self.space.low.ravel(), self.space.high.ravel()
+
+    def _own_size(self) -> int:
+        return self.size
+
+    def _own_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray:
+        return self._number("stddev") * rng.standard_normal((rows, self.size), dtype=np.float32)
+
+    def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
+        best, _ = self.dist.sample(ops, dist_inputs, dist_inputs[:, : self.dist.noise_size] * 0.0)
+        moved = ops.reshape(best, (-1, self.size)) + c["scale"] * noise * ops.constant(self._half)
+        bound = ops.minimum(ops.maximum(moved, ops.constant(self._low)), ops.constant(self._high))
+        return ops.reshape(bound, (-1, *(self.space.shape or ()))), None
+
+    def coefficients(self, timestep: int) -> dict[str, float]:
+        """`scale` of the noise, and `random`."""
+        return {**super().coefficients(timestep), "scale": self.schedule(timestep)}
+
+
+class OrnsteinUhlenbeckNoise(GaussianNoise):
+    """Noise that drifts back to 0 slowly: `x += theta * (0 - x) + sigma * N(0, 1)` (arXiv:1509.02971, section 7)."""
+
+    keys: ClassVar[Mapping[str, Any]] = {
+        "random_timesteps": 1000,
+        "ou_theta": 0.15,
+        "ou_sigma": 0.2,
+        "ou_base_scale": 0.1,
+        "initial_scale": 1.0,
+        "final_scale": 0.02,
+        "scale_timesteps": 10_000,
+        "scale_schedule": None,
+    }
+
+    def _setup(self) -> None:
+        super()._setup()
+        self.state = np.zeros((0, self.size), np.float32)
+
+    def _own_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray:
+        if len(self.state) != rows:
+            self.state = np.zeros((rows, self.size), np.float32)
+        draw = rng.standard_normal((rows, self.size), dtype=np.float32)
+        self.state = self.state - self._number("ou_theta") * self.state + self._number("ou_sigma") * draw
+        return (self._number("ou_base_scale") * self.state).astype(np.float32)
+
+
+_TYPES: dict[str, type[Exploration]] = {
+    cls.__name__: cls
+    for cls in (
+        StochasticSampling,
+        Random,
+        EpsilonGreedy,
+        PerWorkerEpsilonGreedy,
+        SoftQ,
+        GaussianNoise,
+        OrnsteinUhlenbeckNoise,
+    )
+}
+
+
+def make_exploration(
+    config: Mapping[str, Any], space: gym.Space[Any], dist: Distribution, worker: tuple[int, int] = (0, 0)
+) -> Exploration:
+    """The strategy of a config's `exploration_config`.
+
+    Args:
+        config: `type` and the strategy's keys.
+        space: of the actions.
+        dist: the action distribution.
+        worker: `(worker_index, num_workers)`.
+
+    Raises:
+        ConfigError: naming the type, key or space that doesn't fit.
+    """
+    kind = config.get("type", "StochasticSampling")
+    if isinstance(kind, str):
+        name = kind.rpartition(".")[2]
+        if name not in _TYPES:
+            raise ConfigError(
+                f"config key 'exploration_config': there is no type {kind!r}.{did_you_mean(name, list(_TYPES))} Known: "
+                f"{', '.join(_TYPES)}"
+            )
+        kind = _TYPES[name]
+    if not (isinstance(kind, type) and issubclass(kind, Exploration)):
+        raise ConfigTypeError(
+            f"config key 'exploration_config': type is {kind!r}, expected a name or a subclass of "
+            "polylib.policy.exploration.Exploration"
+        )
+    return kind({key: value for key, value in config.items() if key != "type"}, space, dist, worker)
