@@ -5,6 +5,7 @@ from __future__ import annotations
 from peers.protocol import serve
 from rows.acting import Act
 from rows.learning import SGD, Reward, Train
+from rows.replay import Replay
 from rows.sampling import Sample, SampleWorkers
 from rows.starting import Build, DriverMemory, WorkerMemory, imports
 
@@ -15,6 +16,7 @@ if __name__ == "__main__":
             "sample": Sample,
             "sample_workers": SampleWorkers,
             "sgd": SGD,
+            "replay": Replay,
             "train": Train,
             "build": Build,
             "driver_memory": DriverMemory,

@@ -1,7 +1,7 @@
-"""Environments (and action distributions) by name: Gymnasium's own registry plus the names users register here.
+"""Environments, models and action distributions by name: what users register here, plus Gymnasium's own registry.
 
-The registry is per process. Rollout workers get the creator with their config, and Tune's trials look into the
-`EnvStore` that the Tune adapter adds, so a name registered in the driver works everywhere.
+The registry is per process. Rollout workers get what a name stands for with their config, and Tune's trials look into
+the stores that the Tune adapter adds, so an environment or a model registered in the driver works everywhere.
 """
 
 from __future__ import annotations
@@ -29,10 +29,21 @@ class EnvStore(Protocol):
         """What a name stands for, or None."""
 
 
+class ModelStore(Protocol):
+    """Where registered models are kept for other processes."""
+
+    def put(self, name: str, model: Any) -> None:
+        """Keeps what a name stands for."""
+
+    def find(self, name: str) -> Any:
+        """What a name stands for, or None."""
+
+
 _envs: dict[str, EnvCreator] = {}
 _action_dists: dict[str, Callable[..., Any]] = {}
 _models: dict[str, Any] = {}
 _stores: list[EnvStore] = []
+_model_stores: list[ModelStore] = []
 
 
 def register_env(name: str, creator: EnvCreator) -> None:
@@ -78,11 +89,11 @@ def registered_action_dist(name: str) -> Callable[..., Any] | None:
 def register_model(name: str, model: Any) -> None:
     """Makes `custom_model=name` use a network of the user's.
 
-    The name is known in this process only (rollout workers get the model with their config); "module:attribute" needs
-    no registering.
+    Rollout workers get the model with their config, Tune's trials find it through Ray. "module:attribute" needs no
+    registering.
 
     Args:
-        name: the name that configs and the command line use.
+        name: the name that configs use.
         model: a factory `(observation_space, action_space, outputs, **custom_model_config)`, a class that takes the
             same, or a finished model, see `polylib.models.custom`.
 
@@ -92,6 +103,24 @@ def register_model(name: str, model: Any) -> None:
     if not callable(model):
         raise ConfigTypeError(f"register_model({name!r}): expected a factory, a class or a model, got {model!r}")
     _models[name] = model
+    for store in _model_stores:
+        store.put(name, model)
+
+
+def add_model_store(store: ModelStore) -> None:
+    """Puts every model registered now and later into `store`, and finds there what isn't registered here."""
+    if store not in _model_stores:
+        _model_stores.append(store)
+    for name, model in _models.items():
+        store.put(name, model)
+
+
+def registered_model(name: Any) -> Any:
+    """What a model was registered as, here or in the process that started this one; None for others."""
+    if not isinstance(name, str):
+        return None
+    found = [_models.get(name), *(store.find(name) for store in _model_stores)]
+    return next((model for model in found if model is not None), None)
 
 
 def named_model(name: str) -> Any:
@@ -100,8 +129,9 @@ def named_model(name: str) -> Any:
     Raises:
         ConfigError: if there is none; offers the nearest name.
     """
-    if name in _models:
-        return _models[name]
+    registered = registered_model(name)
+    if registered is not None:
+        return registered
     module, separator, attribute = name.partition(":")
     if not separator:
         raise ConfigError(
@@ -109,11 +139,18 @@ def named_model(name: str) -> Any:
             "polylib.register_model first, or write 'module:attribute'"
         )
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except ImportError as error:
-        raise ConfigError(f"config key 'custom_model': {name!r} can't be imported: {error}") from error
-    except AttributeError:
-        raise ConfigError(f"config key 'custom_model': module {module!r} has no {attribute!r}") from None
+        found = importlib.import_module(module)
+    except Exception as error:  # whatever a user's module raises
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(f"config key 'custom_model': {name!r}: can't import {module!r}: {text}") from error
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ConfigError(f"config key 'custom_model': {name!r}: {module!r} has no {attribute!r}") from None
+    if not callable(found):
+        raise ConfigError(f"config key 'custom_model': {name!r} is {found!r}, expected a factory, a class or a model")
+    return found
 
 
 def add_env_store(store: EnvStore) -> None:

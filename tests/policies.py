@@ -6,9 +6,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import tree
 
 from polylib.algorithms.ppo.config import PPOConfig
 from polylib.algorithms.ppo.loss import PPOObjective
+from polylib.models.spaces import flatten, mask_column, unflatten
 from polylib.policy.backends import make_policy
 from polylib.policy.objective import Objective, PolicySpec
 from polylib.policy.policy import Policy
@@ -59,14 +61,18 @@ def random_batch(spec: PolicySpec, size: int, seed: int = 0, masked: bool = Fals
     dist = spec.objective_class(spec).dist
     obs = sample_space(spec.observation_space, size, seed)
     inputs = (wild * rng.standard_normal((size, dist.inputs_size))).astype(np.float32)
-    batch: dict[str, Any] = {"obs": obs.astype(np.float32) if obs.dtype == np.float64 else obs}
+    obs = tree.map_structure(lambda x: x.astype(np.float32) if x.dtype == np.float64 else x, obs)
+    batch: dict[str, Any] = {"obs": obs}
+    column = mask_column(spec.observation_space)
+    if column is not None:
+        inputs = dist.mask(numpy_ops, inputs, flatten(spec.observation_space, obs)[column].reshape(size, -1) != 0)
     if masked:
         batch["action_mask"] = rng.random(inputs.shape) < 0.7
         batch["action_mask"][:, [0, -1]] = True  # at least one choice of each component in these tests
         inputs = dist.mask(numpy_ops, inputs, batch["action_mask"])
     actions, raw = dist.sample(numpy_ops, inputs, dist.noise(rng, size))
     batch.update(
-        actions=actions,
+        actions=unflatten(spec.action_space, actions, "actions") if isinstance(actions, dict) else actions,
         action_dist_inputs=inputs,
         action_logp=dist.logp(numpy_ops, inputs, actions, raw).astype(np.float32),
         advantages=rng.standard_normal(size, np.float32),

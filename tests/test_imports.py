@@ -89,6 +89,8 @@ PACKAGES = {
     "keras": [*_TF, "polylib/models/finished_keras.py"],
     "tf_keras": _TF,
     "torch": ["polylib/policy/torch/*"],
+    "onnx": ["polylib/policy/torch/export.py"],
+    "onnxruntime": ["polylib/policy/torch/export.py"],
     "ray": [
         "polylib/algorithms/trainable.py",
         "polylib/evaluation/worker_set.py",

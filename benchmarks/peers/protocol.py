@@ -97,6 +97,25 @@ class Memory(Case):
         return self.use(), 1.0
 
 
+def transitions(rows: int) -> dict[str, Any]:
+    """Columns of CartPole transitions in episodes of 50 steps, as a replay buffer gets them."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    obs = rng.standard_normal((rows + 1, 4)).astype(np.float32)
+    steps = np.arange(rows)
+    return {
+        "obs": obs[:-1],
+        "new_obs": obs[1:],
+        "actions": rng.integers(0, 2, rows),
+        "rewards": np.ones(rows, np.float32),
+        "terminateds": steps % 50 == 49,
+        "truncateds": np.zeros(rows, np.bool_),
+        "eps_id": steps // 50,
+        "t": (steps % 50).astype(np.int32),
+    }
+
+
 class TimeToReward(Case):
     """Trains until the mean return of the last 100 training episodes is `goal`; a window is one training.
 

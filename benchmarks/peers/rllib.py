@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from typing import Any
 
-from protocol import Calls, Case, ImportTime, Memory, TimeToReward, resident_mb, serve
+from protocol import Calls, Case, ImportTime, Memory, TimeToReward, resident_mb, serve, transitions
 
 ENV = "CartPole-v1"
 
@@ -225,6 +226,41 @@ class Reward(TimeToReward):
         ray.shutdown()
 
 
+@functools.cache
+def replay_buffer(kind: str, capacity: int) -> Any:
+    """A full buffer; its rows are the same thousand objects again and again, which spares it memory and cache misses."""
+    from ray.rllib.policy.sample_batch import SampleBatch
+    from ray.rllib.utils.replay_buffers import PrioritizedReplayBuffer, ReplayBuffer
+
+    buffer = PrioritizedReplayBuffer(capacity, alpha=0.6) if kind == "prioritized" else ReplayBuffer(capacity)
+    rows = SampleBatch(transitions(1000)).timeslices(1)
+    for _ in range(capacity // len(rows)):
+        for row in rows:
+            buffer._add_single_batch(row)
+    return buffer
+
+
+class Replay(Case):
+    """A replay buffer of CartPole transitions that is full."""
+
+    def __init__(self, mode: str, kind: str, what: str, capacity: int, rows: int) -> None:
+        import numpy as np
+        from ray.rllib.policy.sample_batch import SampleBatch
+
+        buffer = replay_buffer(kind, capacity)
+        batch = SampleBatch(transitions(rows))
+        settings = {"beta": 0.4} if kind == "prioritized" else {}
+        if what == "add":
+            call = lambda: buffer.add(batch)  # noqa: E731
+        elif what == "sample":
+            call = lambda: buffer.sample(rows, **settings)  # noqa: E731
+        else:
+            indices = buffer.sample(rows, **settings)["batch_indexes"]
+            priorities = np.random.default_rng(0).random(rows) + 1e-6
+            call = lambda: buffer.update_priorities(indices, priorities)  # noqa: E731
+        self.window = Calls(call, rows).window  # type: ignore[method-assign]
+
+
 def imports(mode: str) -> Case:
     return ImportTime("from ray.rllib.algorithms.ppo import PPOConfig")
 
@@ -236,6 +272,7 @@ if __name__ == "__main__":
             "sample": Sample,
             "sample_workers": SampleWorkers,
             "sgd": SGD,
+            "replay": Replay,
             "train": Train,
             "build": Build,
             "driver_memory": DriverMemory,

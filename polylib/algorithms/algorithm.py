@@ -76,6 +76,11 @@ class Algorithm(TrainableAdapter):
         """The algorithm's config with its defaults."""
         return cls.config_class()
 
+    @classmethod
+    def get_default_policy_class(cls, config: AlgorithmConfig) -> type[Objective]:
+        """The policy's definition, an `Objective` subclass; an algorithm may choose it by its config."""
+        return cls.objective_class
+
     def setup(self, config: dict[str, Any]) -> None:
         """Builds workers; called once, by `__init__`."""
         if self._given_config is not None:
@@ -111,7 +116,7 @@ class Algorithm(TrainableAdapter):
         self._finished: list[EpisodeMetrics] = []
         self._profile = Profile("driver") if resolved["profile"] else None
         logdir = self.run_folder() if resolved["output"] == "logdir" or resolved["profile"] else None
-        self.workers = WorkerSet(resolved, self.objective_class, logdir)
+        self.workers = WorkerSet(resolved, self.get_default_policy_class(resolved), logdir)
         if resolved["evaluation_interval"]:
             self._evaluation = Evaluation(self)
         self.callbacks.call("on_algorithm_init", algorithm=self)
@@ -259,13 +264,16 @@ class Algorithm(TrainableAdapter):
         self.callbacks.call("on_checkpoint_loaded", algorithm=self)
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Any, config: Mapping[str, Any] | None = None, env: Any = None) -> Algorithm:
+    def from_checkpoint(
+        cls, checkpoint: Any, config: Mapping[str, Any] | None = None, env: Any = None, custom_model: Any = None
+    ) -> Algorithm:
         """An algorithm that goes on from a checkpoint, in the same or another framework.
 
         Args:
             checkpoint: its folder, or what `save()` returned, or a Tune checkpoint.
             config: keys to change: `{"framework": "torch", "num_workers": 0}`.
             env: the environment, where the checkpoint names a class or function (code isn't stored).
+            custom_model: the network of your own, where the checkpoint names one that isn't registered.
 
         Raises:
             CheckpointError: if it is missing, damaged or foreign, or of another algorithm than this class.
@@ -281,7 +289,10 @@ class Algorithm(TrainableAdapter):
                 raise CheckpointError(f"{folder} is a checkpoint of an algorithm unknown here: {error}") from None
         if not issubclass(algorithm_class, cls):
             raise CheckpointError(f"{folder} is a checkpoint of {name}, not of {cls.__name__}")
-        algo = algorithm_class(stored_config(folder, algorithm_class.config_class, config or {}, env))
+        changes = dict(config or {})
+        if custom_model is not None:
+            changes["model"] = {**changes.get("model", {}), "custom_model": custom_model}
+        algo = algorithm_class(stored_config(folder, algorithm_class.config_class, changes, env))
         try:
             algo.restore(folder)
         except BaseException:
@@ -303,6 +314,18 @@ class Algorithm(TrainableAdapter):
 
     def set_extra_state(self, values: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
         """Goes on from `extra_state()`."""
+
+    def export_policy_model(
+        self, export_dir: str, policy_id: str = DEFAULT_POLICY_ID, format: str | None = None, opset: int | None = None
+    ) -> str:
+        """Writes one policy's model for programs without polylib, as `Policy.export_model`; its path.
+
+        Raises:
+            ConfigError: if there is no such format.
+            ExportError: if the model can't be written in this format.
+            FrameworkError: if a package that it needs isn't installed.
+        """
+        return str(self.get_policy(policy_id).export_model(export_dir, format, opset))
 
     def progress(self) -> dict[str, Any]:
         """Counters, times, recent episodes and random state: what a checkpoint keeps beside policies and workers."""

@@ -17,6 +17,7 @@ from polylib.errors import ConfigError, EnvError
 from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.json_values import dumps, loads
 from polylib.policy.checkpoint import (
+    check_custom_model,
     config_from_json,
     config_to_json,
     policy_entries,
@@ -88,8 +89,9 @@ def stored_config(
     given = {**overrides, **({} if env is None else {"env": env})}
     config.update_from_dict(given, source="given")
     names = {config._option(key).name for key in given}
+    check_custom_model(folder, code, config["model"].get("custom_model"))
     for key, name in code.items():
-        if key.partition(".")[0] not in names:
+        if key.partition(".")[0] not in names and key != "model.custom_model":
             logger.warning(
                 "checkpoint %s: config key %r was %s, and code isn't stored: give it again if it is needed",
                 folder,

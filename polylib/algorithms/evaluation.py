@@ -59,7 +59,7 @@ class Evaluation:
         self.algorithm = algorithm
         self.config = evaluation_config(algorithm.config)
         self.config.freeze()
-        self.workers = WorkerSet(self.config, algorithm.objective_class)
+        self.workers = WorkerSet(self.config, algorithm.get_default_policy_class(self.config))
 
     def start(self, seconds: float | None = None) -> Callable[[], dict[str, Any]]:
         """Hands over the current weights and begins to evaluate them.

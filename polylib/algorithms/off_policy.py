@@ -68,6 +68,7 @@ class OffPolicyAlgorithm(Algorithm):
             batch = self.replay.sample(self.config["train_batch_size"], timestep=sampled)
         extra: dict[str, Any] = {}
         self.callbacks.call("on_learn_on_batch", policy=policy, train_batch=batch, result=extra)
+        self._before_update(policy)
         with self._timed("learn"):
             info = policy.learn_on_batch(batch)
         self._count("trained", batch.count, batch.count)
@@ -79,6 +80,9 @@ class OffPolicyAlgorithm(Algorithm):
             "learner_stats": info["learner_stats"], "num_grad_updates_lifetime": policy.num_updates, **extra
         }
 
+    def _before_update(self, policy: Policy) -> None:
+        """Sets what differs from update to update; nothing by default."""
+
     def _after_update(self, batch: SampleBatch, info: Mapping[str, Any]) -> None:
         """New priorities from TD errors."""
         update = getattr(self.replay, "update_priorities", None)
@@ -87,6 +91,8 @@ class OffPolicyAlgorithm(Algorithm):
 
     def _move_targets(self, policy: Policy, sampled: int) -> None:
         """Moves the targets every `target_network_update_freq` environment steps."""
+        if not self.config["target_network_update_freq"]:
+            return  # every update moves them by itself
         if sampled - self._counters["last_target_update_ts"] >= self.config["target_network_update_freq"]:
             policy.update_target(self.config["tau"])
             self._counters["last_target_update_ts"] = sampled

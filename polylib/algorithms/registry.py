@@ -21,10 +21,35 @@ _BUILT_IN = {
         "polylib.algorithms.ppo.ppo:PPO",
         "polylib.algorithms.ppo.loss:PPOObjective",
     ),
+    "PG": (
+        "polylib.algorithms.pg.config:PGConfig",
+        "polylib.algorithms.pg.pg:PG",
+        "polylib.algorithms.pg.loss:PGObjective",
+    ),
+    "A2C": (
+        "polylib.algorithms.a2c.config:A2CConfig",
+        "polylib.algorithms.a2c.a2c:A2C",
+        "polylib.algorithms.a2c.loss:A2CObjective",
+    ),
     "DQN": (
         "polylib.algorithms.dqn.config:DQNConfig",
         "polylib.algorithms.dqn.dqn:DQN",
         "polylib.algorithms.dqn.loss:DQNObjective",
+    ),
+    "SAC": (
+        "polylib.algorithms.sac.config:SACConfig",
+        "polylib.algorithms.sac.sac:SAC",
+        "polylib.algorithms.sac.loss:SACObjective",
+    ),
+    "DDPG": (
+        "polylib.algorithms.ddpg.config:DDPGConfig",
+        "polylib.algorithms.ddpg.ddpg:DDPG",
+        "polylib.algorithms.ddpg.loss:DDPGObjective",
+    ),
+    "TD3": (
+        "polylib.algorithms.ddpg.config:TD3Config",
+        "polylib.algorithms.ddpg.ddpg:TD3",
+        "polylib.algorithms.ddpg.loss:DDPGObjective",
     ),
     "SimpleQ": (
         "polylib.algorithms.dqn.config:SimpleQConfig",
@@ -76,28 +101,82 @@ def get_algorithm_class(name: str) -> type[Algorithm]:
     return load_target(_find(name)[1])
 
 
-def get_objective_class(name: str) -> type[Objective]:
+def get_objective_class(name: str, config: AlgorithmConfig | None = None) -> type[Objective]:
     """The objective class of algorithm `name`; imports neither Ray nor a framework for polylib's own.
+
+    Args:
+        name: the algorithm's.
+        config: an algorithm may have several, and choose by its config; None: its defaults.
 
     Raises:
         UnknownKeyError: offering the nearest name.
     """
     found = _find(name)
-    return load_target(found[2]) if len(found) > 2 else load_target(found[1]).objective_class
+    if len(found) > 2:
+        return load_target(found[2])
+    return load_target(found[1]).get_default_policy_class(get_config_class(name)() if config is None else config)
 
 
-def get_policy_parts(name: str, stored: Mapping[str, Any]) -> tuple[type[Objective], dict[str, Any]]:
+def get_policy_parts(
+    name: str, stored: Mapping[str, Any], framework: str | None = None
+) -> tuple[type[Objective], dict[str, Any]]:
     """What a policy in a checkpoint of algorithm `name` is built from: the objective class and the whole config.
 
     Args:
         name: the algorithm's.
         stored: the config values in the checkpoint; keys that it lacks have their defaults.
+        framework: in which it is going to run; None: the config's.
 
     Raises:
         UnknownKeyError: if nobody registered the algorithm here.
         ConfigError: if this version doesn't know a key or value.
     """
-    return get_objective_class(name), get_config_class(name)().update_from_dict(stored).to_dict()
+    config = get_config_class(name)().update_from_dict(stored)
+    chosen = config.copy()
+    if framework in chosen.supported_frameworks:
+        chosen.framework(framework)
+    return get_objective_class(name, chosen), config.to_dict()
+
+
+def is_built_in(name: str) -> bool:
+    """Whether an algorithm is polylib's own."""
+    return name in _BUILT_IN
+
+
+def registered_name(name: str) -> str:
+    """The name that an algorithm is registered under: of `"module:Class"` the class' own, after importing the module.
+
+    For names that people write; those in files are looked up as they are, and import nothing.
+
+    Raises:
+        UnknownKeyError: if the module can't be imported or has no such algorithm.
+    """
+    if ":" not in name:
+        return name
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except AttributeError:
+        raise UnknownKeyError(f"algorithm {name!r}: module {module!r} has no {attribute!r}") from None
+    except Exception as error:  # whatever a user's module raises
+        reason = " ".join(str(error).split())
+        raise UnknownKeyError(f"algorithm {name!r} can't be imported: {type(error).__name__}: {reason}") from error
+    config_class = getattr(found, "config_class", None)
+    own = getattr(config_class, "algo_name", "")
+    if not isinstance(found, type) or not own:
+        raise UnknownKeyError(
+            f"algorithm {name!r} is {found!r}, expected an Algorithm class with a config_class, such as "
+            "polylib.build_algorithm returns"
+        )
+    known = _registered.get(own) or _BUILT_IN.get(own)
+    if known is None:
+        register_algorithm(own, config_class, found)
+    elif load_target(known[1]) is not found:
+        raise UnknownKeyError(
+            f"algorithm {name!r} has the config of {own!r}, which is another algorithm: give it a config_class of its "
+            f"own with algo_name = {found.__name__!r}"
+        )
+    return own
 
 
 def _find(name: str) -> tuple[Any, ...]:

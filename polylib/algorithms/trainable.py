@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray import tune
 from ray.train.constants import DEFAULT_STORAGE_PATH
-from ray.tune.registry import ENV_CREATOR, TRAINABLE_CLASS, _global_registry
+from ray.tune.registry import ENV_CREATOR, RLLIB_MODEL, TRAINABLE_CLASS, _global_registry
 from ray.tune.tune import _Config
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
@@ -19,7 +19,8 @@ from polylib.algorithms.evaluation import evaluation_config
 from polylib.algorithms.registry import algorithm_names, algorithm_target, get_config_class, load_target
 from polylib.checkpoints import CheckpointError, checkpoint_folder
 from polylib.errors import PolylibError
-from polylib.registry import EnvCreator, add_env_store
+from polylib.models.finished_keras import portable
+from polylib.registry import EnvCreator, add_env_store, add_model_store
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +132,21 @@ class _ByName:
         return load_target, (self._target,)
 
 
+class _TuneModels:
+    """Models in Tune's registry, beside the environments."""
+
+    def put(self, name: str, model: Any) -> None:
+        """Makes a name known to trials."""
+        try:
+            _global_registry.register(RLLIB_MODEL, name, portable(model))
+        except Exception as error:
+            logger.warning("model %r is known in this process only, since it can't be pickled: %s", name, error)
+
+    def find(self, name: str) -> Any:
+        """What the driver registered under a name."""
+        return _global_registry.get(RLLIB_MODEL, name) if _global_registry.contains(RLLIB_MODEL, name) else None
+
+
 class _TuneEnvs:
     """Environments in Tune's registry, which a cluster's processes share: the names in trials' configs."""
 
@@ -162,9 +178,10 @@ def _share_names() -> None:
     if not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
         register_trainables()
     add_env_store(_TUNE_ENVS)
+    add_model_store(_TUNE_MODELS)
 
 
-_TUNE_ENVS = _TuneEnvs()
+_TUNE_ENVS, _TUNE_MODELS = _TuneEnvs(), _TuneModels()
 _share_names()
 # A Ray that is started later begins with an empty registry.
 ray._private.worker._post_init_hooks.append(_share_names)

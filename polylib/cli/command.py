@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from polylib.algorithms.registry import registered_name
 from polylib.cli.failures import report
 from polylib.cli.flags import CommandLine, Flag, UsageError, asks_for_help, parse
 from polylib.cli.interruption import exit_status, said
-from polylib.cli.process import importable
+from polylib.cli.process import import_quietly, importable
+from polylib.errors import PolylibError
 
 DONE, FAILED, WRONG = 0, 1, 2
 
@@ -42,6 +45,8 @@ def run_command(
         line = parse(argv, flags)
         verbosity = line.verbosity
         with importable(python_path(line)):
+            if any(flag.name == "algo" for flag in flags):
+                _name_algorithm(line)
             return body(line)
     except KeyboardInterrupt as error:
         print(f"polylib {name}: {said(error)}", file=sys.stderr)
@@ -53,6 +58,20 @@ def run_command(
         # `polylib train --print-config | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+
+
+def _name_algorithm(line: CommandLine) -> None:
+    """Imports what `--algo module:Class` names, and replaces it by the name that the class is registered under."""
+    name = line["algo"]
+    if not name or ":" not in name:
+        return
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    with contextlib.suppress(Exception):  # `registered_name` says what is wrong
+        import_quietly([name.partition(":")[0]])
+    try:
+        line.settle("algo", registered_name(name))
+    except PolylibError as error:
+        raise UsageError(f"--algo: {error}") from error
 
 
 def python_path(line: CommandLine) -> list[str]:

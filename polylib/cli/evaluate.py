@@ -95,6 +95,9 @@ def _config(stored: Stored, line: CommandLine) -> AlgorithmConfig:
     unused = [key for key in given if config._option(key).name not in _USED]
     if unused:
         _note(f"--config: {', '.join(unused)}: no effect in an evaluation")
+    if line["model"] is not None:
+        config.update_from_dict({"model": {"custom_model": line["model"]}}, source="--model")
+    stored.check_model(config)
     if line["env"] is not None:
         config.update_from_dict({"env": line["env"]}, source="--env")
     if config["env"] is None:
@@ -116,7 +119,7 @@ def _policy(stored: Stored, config: AlgorithmConfig, line: CommandLine) -> tuple
     standard = config["model"]["custom_model"] is None and config["model"]["custom_action_dist"] is None
     if chosen == "numpy" or (chosen is None and standard):
         try:
-            return _load(stored, "numpy", False), "numpy"
+            return _load(stored, config, "numpy", False), "numpy"
         except FrameworkError:
             if chosen == "numpy":
                 raise
@@ -132,11 +135,12 @@ def _policy(stored: Stored, config: AlgorithmConfig, line: CommandLine) -> tuple
     framework, traced = config.resolve_framework()
     import_quietly(FRAMEWORK_PACKAGES[framework])
     words = f"tf2 ({'traced' if traced else 'eager'})" if framework == "tf2" else framework
-    return _load(stored, framework, traced), words
+    return _load(stored, config, framework, traced), words
 
 
-def _load(stored: Stored, framework: str, traced: bool) -> Policy:
-    return load_policy(stored.folder, framework, eager_tracing=traced)
+def _load(stored: Stored, config: AlgorithmConfig, framework: str, traced: bool) -> Policy:
+    custom_model = config["model"]["custom_model"]
+    return load_policy(stored.folder, framework, eager_tracing=traced, custom_model=custom_model)
 
 
 def _run(

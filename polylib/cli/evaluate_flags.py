@@ -17,6 +17,13 @@ EVALUATE_FLAGS = (
         ("e",),
     ),
     Flag(
+        "model",
+        "What to evaluate",
+        "The network, where the checkpoint was trained with --model or another one of your own: it is code, which is "
+        "run only if you say so.",
+        "MODULE:NAME",
+    ),
+    Flag(
         "config",
         "What to evaluate",
         "Settings to change, as JSON or in a file: env_config, explore (default false: the most likely actions), "

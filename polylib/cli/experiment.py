@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -18,10 +19,11 @@ from polylib.cli.checkpoints import CheckpointOptions
 from polylib.cli.files import Draft, read_drafts
 from polylib.cli.flags import CommandLine, UsageError
 from polylib.cli.modes import apply_framework_flags, choices, settle_frameworks
+from polylib.cli.process import import_quietly
 from polylib.cli.stored import Stored, read_stored
 from polylib.cli.values import read_mapping, stop_criteria
-from polylib.errors import PolylibError
-from polylib.registry import env_creator, env_name
+from polylib.errors import ConfigError, PolylibError
+from polylib.registry import env_creator, env_name, named_model, registered_model
 
 
 @dataclass
@@ -201,6 +203,8 @@ def _config(draft: Draft, line: CommandLine, stored: Stored | None, notices: lis
         _update(config, dict(draft.config), draft.origin)
     if line["config"] is not None:
         _update(config, read_mapping(line["config"], "--config"), "--config")
+    if line["model"] is not None:
+        _update(config, {"model": {"custom_model": line["model"]}}, "--model")
     if line["env"] is not None:
         if config["env"] is not None and config["env"] != line["env"]:
             said = config["env"] if is_search_space(config["env"]) else env_name(config["env"])
@@ -225,7 +229,7 @@ def _changes(stored: Stored, config: AlgorithmConfig) -> list[str]:
     lines += [
         f"--restore: {key} was {name}: code isn't stored, give it again if it is needed"
         for key, name in stored.code.items()
-        if key != "env" and config[key] == before.get(key)
+        if key not in ("env", "model.custom_model") and config[key] == before.get(key)
     ]
     return lines
 
@@ -245,9 +249,28 @@ def _check(config: AlgorithmConfig, stored: Stored | None, env_needed: bool) -> 
     for env in choices(config["env"]):
         if env is not None and not is_search_space(env):
             env_creator(env)
+    if stored is not None:
+        stored.check_model(config)
     for variant in variants(config):
         if not any(is_search_space(v) for v in [*variant.to_dict().values(), *variant["model"].values()]):
+            _check_model(variant)
             variant.validate()
+
+
+def _check_model(config: AlgorithmConfig) -> None:
+    """Imports the network that a config names, and raises a ConfigError if there is none."""
+    name = config["model"]["custom_model"]
+    if not isinstance(name, str):
+        return
+    if registered_model(name) is None and ":" in name:
+        os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+        with contextlib.suppress(Exception):  # `named_model` says what is wrong
+            import_quietly([name.partition(":")[0]])
+    try:
+        named_model(name)
+    except ConfigError as error:
+        source = config.sources.get("model.custom_model", "")
+        raise type(error)(f"{source}: {error}" if source.startswith("--") else str(error)) from error
 
 
 def _default_name(config: AlgorithmConfig) -> str:

@@ -72,6 +72,10 @@ class CommandLine:
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
+    def settle(self, name: str, value: Any) -> None:
+        """Says what a flag's value stands for."""
+        self._values[name] = value
+
     def given(self, name: str) -> bool:
         """Whether the flag was on the command line or in a flagfile."""
         return name in self._given

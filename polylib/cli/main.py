@@ -13,6 +13,7 @@ from polylib.errors import did_you_mean
 COMMANDS = {
     "train": ("polylib.cli.train:train", "Trains an agent on an environment."),
     "evaluate": ("polylib.cli.evaluate:evaluate", "Runs episodes with the policy of a checkpoint."),
+    "export": ("polylib.cli.export:export", "Writes the policy of a checkpoint for programs without polylib."),
 }
 
 

@@ -7,12 +7,14 @@ import shutil
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
+from polylib.algorithms.options import is_search_space
 from polylib.cli.checkpoints import CheckpointOptions, Saved
 from polylib.cli.experiment import Experiment
 from polylib.cli.files import MODULE_NAME
 from polylib.cli.flags import CommandLine, Flag
-from polylib.registry import registered_creator
+from polylib.registry import registered_creator, registered_model
 
 # Flags of an experiment that is resumed: where it runs, not what.
 KEPT_FOR_RESUME = ("local-dir", "ray-address", "ray-num-cpus", "ray-num-gpus")
@@ -32,17 +34,22 @@ def program(command: str) -> list[str]:
 def evaluate_line(experiment: Experiment, checkpoint: str) -> str:
     """The command that evaluates a checkpoint of an experiment."""
     words = [*program("evaluate"), checkpoint, "--algo", experiment.config.algo_name]
-    env = _importable_env(experiment)
-    return shlex.join([*words, "--env", env] if env is not None else words)
+    env, model = experiment.config["env"], experiment.config["model"]
+    own = {"--env": registered_creator(env) or env}
+    if not is_search_space(model):
+        name = model["custom_model"]
+        own["--model"] = registered_model(name) or name
+    for flag, code in own.items():
+        found = _importable(code, experiment)
+        words += [flag, found] if found is not None else []
+    return shlex.join(words)
 
 
-def _importable_env(experiment: Experiment) -> str | None:
-    """`module:Class` of an environment that a checkpoint alone doesn't bring back."""
-    env = experiment.config["env"]
-    creator = registered_creator(env) or env
-    if isinstance(creator, str):
-        return creator if ":" in creator else None  # never imported only because a checkpoint names it
-    module, name = getattr(creator, "__module__", ""), getattr(creator, "__qualname__", "")
+def _importable(code: Any, experiment: Experiment) -> str | None:
+    """`module:name` of an environment or a model that a checkpoint alone doesn't bring back."""
+    if isinstance(code, str):
+        return code if ":" in code else None  # never imported only because a checkpoint names it
+    module, name = getattr(code, "__module__", None) or "", getattr(code, "__qualname__", "")
     if module == MODULE_NAME and experiment.file is not None:
         module = Path(experiment.file).stem
     # Lambdas and what stands inside of functions can't be imported.

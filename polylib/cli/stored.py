@@ -38,6 +38,15 @@ class Stored:
         name = self.code["env"]
         return f"the checkpoint's is code, {name!r}, which is run only if you say so: use --env {name}"
 
+    def check_model(self, config: AlgorithmConfig) -> None:
+        """Raises a CheckpointError if the checkpoint's network is a user's own and `config` doesn't have it."""
+        name, model = self.code.get("model.custom_model"), config["model"]
+        if name is not None and isinstance(model, dict) and model.get("custom_model") is None:
+            raise CheckpointError(
+                f"which network? {self.folder} was trained with code, {name!r}, which is run only if you say so: use "
+                f"--model {name}"
+            )
+
 
 def read_stored(path: str, expected_type: str | None = None) -> Stored:
     """The header and settings of a checkpoint.

@@ -17,6 +17,13 @@ TRAIN_FLAGS = (
         ("e",),
     ),
     Flag(
+        "model",
+        "What to train",
+        "Your own network: a function or class (observation_space, action_space, outputs, **custom_model_config) in a "
+        "module, such as my_pkg.nets:my_net. The same as model.custom_model in --config.",
+        "MODULE:NAME",
+    ),
+    Flag(
         "config",
         "What to train",
         "Settings as JSON, such as '{\"num_workers\": 2}', or a file: settings.json, settings.yaml, @FILE. "
@@ -122,6 +129,7 @@ _EXAMPLES = """\
 Examples
   polylib train --algo PPO --env CartPole-v1 --stop '{"episode_reward_mean": 150}'
   polylib train -a PPO -e Pendulum-v1 --framework torch -c '{"num_workers": 2, "lr": 0.001}' -s '{"time_total_s": 600}'
+  polylib train -a PPO -e CartPole-v1 --model my_pkg.nets:my_net -c '{"model": {"custom_model_config": {"units": 64}}}'
   polylib train --restore CHECKPOINT --config '{"lr": 1e-5}' --stop '{"training_iteration": 200}'
 
 Ctrl-C and SIGTERM wait for the end of the iteration, write a checkpoint and print the line that goes on from it; the

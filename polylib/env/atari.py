@@ -100,8 +100,8 @@ def preprocess(env: gym.Env[Any, Any], config: Any, name: str) -> gym.Env[Any, A
             raise _unfit(name, f"preprocessor_pref='rllib' takes frames of uint8 {list(ATARI_SHAPE)}", space)
         pixels = GenericPixelPreprocessor(space, model)
         return TransformObservation(env, pixels.transform, pixels.observation_space)
-    if not hasattr(env.unwrapped, "ale") or not _is_screen(space):
-        raise _unfit(name, "preprocessor_pref='deepmind' takes a game of ale-py with a screen", space)
+    if not looks_raw(env) or not _is_screen(space):
+        raise _unfit(name, "preprocessor_pref='deepmind' takes a game of ale-py with its own frames", space)
     return wrap_deepmind(env, model["dim"], model["framestack"], name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tree
 
 from polylib.callbacks import CallbackError, Callbacks
 
@@ -74,21 +75,21 @@ class EpisodeTracker:
         self.episodes[env] = Episode(episode_id, env, self.worker)
         self._call("on_episode_created", env)
 
-    def started(self, env: int, obs: np.ndarray, info: dict[str, Any]) -> None:
+    def started(self, env: int, obs: Any, info: dict[str, Any]) -> None:
         """An environment was reset."""
         if env not in self.episodes:
             return
-        self.episodes[env]._last.update(observation=np.array(obs), info=info)
+        self.episodes[env]._last.update(observation=_copied(obs), info=info)
         self._call("on_episode_start", env)
 
-    def stepped(self, env: int, obs: np.ndarray, action: np.ndarray, reward: float, info: dict[str, Any]) -> None:
+    def stepped(self, env: int, obs: Any, action: Any, reward: float, info: dict[str, Any]) -> None:
         """An environment made a step."""
         if env not in self.episodes:
             return
         episode = self.episodes[env]
         episode.length += 1
         episode.total_reward += reward
-        episode._last = {"observation": np.array(obs), "action": np.array(action), "reward": reward, "info": info}
+        episode._last = {"observation": _copied(obs), "action": _copied(action), "reward": reward, "info": info}
         self._call("on_episode_step", env)
 
     def ended(self, env: int) -> Episode | None:
@@ -105,6 +106,11 @@ class EpisodeTracker:
     def clear(self) -> None:
         """Forgets all running episodes."""
         self.episodes.clear()
+
+
+def _copied(value: Any) -> Any:
+    """Arrays of one's own, nested as the value is: environments write to theirs."""
+    return tree.map_structure(np.array, value)
 
 
 def info_of(infos: Any, env: int) -> dict[str, Any]:

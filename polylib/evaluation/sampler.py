@@ -384,7 +384,8 @@ class Sampler:
     def _act(self, inputs: dict[str, np.ndarray]) -> ActionOutput:
         try:
             if self.policy.masked:
-                self.policy.take_mask(inputs)
+                # Environments that will only reset (NEXT_STEP) show an ended episode, in which nothing may be allowed.
+                self.policy.take_mask(inputs, self._resetting)
             return self.policy.act(inputs, self.explore)
         except BatchError as error:
             raise self._error(f"returned an action mask that allows nothing: {error}") from error

@@ -15,10 +15,11 @@ from polylib.env.vector_env import make_vector_env
 from polylib.errors import PolylibError, WorkerError
 from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.evaluation.rollout_worker import RolloutWorker, env_seed
+from polylib.models.finished_keras import portable
 from polylib.offline import errors as offline_errors
 from polylib.policy.objective import Objective
 from polylib.policy.sample_batch import SampleBatch
-from polylib.registry import registered_creator
+from polylib.registry import registered_creator, registered_model
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class WorkerSet:
             probe.close()
         # Remote workers start while the local policy is built: both import the framework.
         if remote:
-            self._remote = self._start_remote(objective_class, self._worker_backend(framework), remote)
+            self._remote = self._start_remote(objective_class, self._worker_backend(framework, objective_class), remote)
         self._local = RolloutWorker(config, objective_class, framework, 0, local_env, spaces, logdir=self._logdir)
         if remote:
             self._await_workers()
@@ -72,19 +73,22 @@ class WorkerSet:
 
     # --- remote workers
 
-    def _worker_backend(self, framework: tuple[str, bool]) -> tuple[str, bool]:
+    def _worker_backend(
+        self, framework: tuple[str, bool], objective_class: type[Objective] = Objective
+    ) -> tuple[str, bool]:
         """What remote workers act with.
 
         NumPy starts in a second, needs a tenth of the memory and is as fast for networks of this size. Plain eager tf2
-        is for debugging, so it stays what it is.
+        is for debugging, so it stays what it is; users' models and hooks that act run in their framework only.
         """
-        same = self.config["worker_policy_backend"] == "same" or framework == ("tf2", False)
+        custom = self.config["model"]["custom_model"] is not None or not objective_class.numpy_acting
+        same = self.config["worker_policy_backend"] == "same" or framework == ("tf2", False) or custom
         return framework if same else ("numpy", False)
 
     def _start_remote(self, objective_class: type[Objective], framework: tuple[str, bool], count: int) -> list[Any]:
         import ray
 
-        config = self.config
+        config = _for_others(self.config)
         if not ray.is_initialized():
             address = os.environ.get("RAY_ADDRESS")
             if address:
@@ -313,6 +317,19 @@ class WorkerSet:
         local = getattr(self, "_local", None)
         if local is not None:
             local.stop()
+
+
+def _for_others(config: Any) -> Any:
+    """A config for other processes: with the user's model itself where it says a name that is known here only.
+
+    Raises:
+        ConfigError: if it is a finished model that can't be copied.
+    """
+    model = config["model"]["custom_model"]
+    found = portable(model if registered_model(model) is None else registered_model(model))
+    if found is model:
+        return config
+    return config.copy().update_from_dict({"model": {"custom_model": found}})
 
 
 def _remove_group(group: Any) -> None:

@@ -67,3 +67,36 @@ def train_minibatches(
         )
     last = len(indices) // epochs
     return {name: float(values[-last:].mean()) for name, values in stats.items()}
+
+
+def learn_in_microbatches(policy: Policy, batch: SampleBatch, size: int | None = None) -> dict[str, float]:
+    """One gradient step on a batch, its gradients computed `size` rows at a time (None: all at once).
+
+    The update is that of the mean of the parts' gradients, weighed with their rows; each part is clipped by itself.
+
+    Returns:
+        Stats, means over the parts.
+
+    Raises:
+        DivergedError: if the loss isn't finite.
+    """
+    if size is None or size >= batch.count:
+        stats = policy.learn_on_batch(batch)["learner_stats"]
+    else:
+        gradients: dict[str, np.ndarray] = {}
+        stats = {}
+        for start in range(0, batch.count, size):
+            part = batch[start : start + size]
+            found, info = policy.compute_gradients(part)
+            share = part.count / batch.count
+            for key, gradient in found.items():
+                gradients[key] = gradients.get(key, 0.0) + np.float32(share) * gradient
+            for name, value in info["learner_stats"].items():
+                stats[name] = stats.get(name, 0.0) + share * value
+        policy.apply_gradients(gradients)
+    if not np.isfinite(stats["total_loss"]):
+        raise DivergedError(
+            f"learning diverged: total_loss is {stats['total_loss']}. Lower lr, set grad_clip, or bring rewards and "
+            "observations to a scale near 1; the last checkpoint holds the weights from before"
+        )
+    return stats

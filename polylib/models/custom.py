@@ -18,7 +18,7 @@ import numpy as np
 from polylib.errors import ConfigError
 from polylib.models.default_networks import actor_critic
 from polylib.models.networks import NetworkSpec, batch_dtype
-from polylib.models.spaces import flatten, leaves
+from polylib.models.spaces import flatten, leaves, mask_column
 from polylib.registry import named_model
 
 
@@ -98,14 +98,24 @@ def value_network(spec: CustomNetwork) -> NetworkSpec:
 
 
 def example_inputs(spec: CustomNetwork, rows: int) -> dict[str, np.ndarray]:
-    """Input columns `[rows, ...]` drawn from the observation space, to try a model on; always the same."""
+    """Input columns `[rows, ...]` drawn from the observation space, to try a model on; always the same.
+
+    Of floats none is far from 0 (bounds may be as wide as the type, and no environment gives such values), and an
+    action mask allows everything.
+    """
     space = copy.deepcopy(spec.observation_space)
     space.seed(0)
     drawn = [flatten(space, space.sample()) for _ in range(rows)]
-    return {
-        name: np.stack([np.asarray(row[name]) for row in drawn]).astype(dtype)
-        for name, (_, dtype) in spec.inputs.items()
-    }
+    found = {}
+    for name, (_, dtype) in spec.inputs.items():
+        x = np.stack([np.asarray(row[name]) for row in drawn])
+        if name == mask_column(space):
+            x = np.ones_like(x)
+        elif dtype.kind == "f":
+            part: Any = leaves(space)[name]
+            x = np.clip(np.clip(x, -1.0, 1.0), part.low, part.high)
+        found[name] = x.astype(dtype)
+    return found
 
 
 def misfit(what: str, rows: Iterable[tuple[str, str, str]], hint: str = "") -> ConfigError:

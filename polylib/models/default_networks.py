@@ -425,3 +425,71 @@ def q_network(
     if dueling:
         heads["state_value"] = head("state_value", num_atoms)
     return NetworkSpec(name, inputs, tuple(builder.layers), {**heads, "features": features, **outputs}, state)
+
+
+def actor_network(
+    name: str, observation_space: gym.Space[Any], num_outputs: int, model: dict[str, Any], activation: str | None = None
+) -> NetworkSpec:
+    """A policy without a value: `logits: [N, num_outputs]`.
+
+    Args:
+        name: prefix of the weight keys.
+        observation_space: what the network sees.
+        num_outputs: inputs of the action distribution.
+        model: as for `actor_critic`.
+        activation: of the output, `tanh` for actions in [-1, 1].
+    """
+    builder = _Builder()
+    trunk = _Trunk(builder, observation_space, model)
+    inputs = {column: (tuple(space.shape or ()), batch_dtype(space)) for column, space in trunk.columns.items()}
+    last, width = trunk.branch("")
+    builder.dense("logits", last, width, num_outputs, activation, gain=0.01)
+    return NetworkSpec(name, inputs, tuple(builder.layers), {"logits": "logits"})
+
+
+def critic_network(
+    name: str,
+    observation_space: gym.Space[Any],
+    model: dict[str, Any],
+    *,
+    action_size: int = 0,
+    num_values: int = 1,
+    twins: int = 1,
+) -> NetworkSpec:
+    """Values of actions, by one network or several side by side: `q1: [N, num_values]`, `q2`, ...
+
+    Args:
+        name: prefix of the weight keys.
+        observation_space: what the networks see.
+        model: as for `actor_critic`.
+        action_size: width of the input `action_units`, the action in [-1, 1]; 0: the networks see no action.
+        num_values: 1, or one for each of several actions.
+        twins: how many networks; they share nothing but what turns observations into numbers.
+    """
+    builder = _Builder()
+    trunk = _Trunk(builder, observation_space, model)
+    inputs: dict[str, Any] = {
+        column: (tuple(space.shape or ()), batch_dtype(space)) for column, space in trunk.columns.items()
+    }
+    if action_size:
+        inputs["action_units"] = ((action_size,), np.dtype(np.float32))
+    activation = _activation(model["fcnet_activation"])
+    for i in range(1, twins + 1):
+        if not action_size:
+            last, width = trunk.branch(f"q{i}_")
+        elif trunk.images:
+            last, width = trunk.branch(f"q{i}_")
+            last, width = builder.concat(f"q{i}_input", [(last, width), ("action_units", action_size)])
+            last, width = builder.mlp(f"q{i}_hidden", last, width, model["fcnet_hiddens"], activation)
+        else:
+            # The action goes in together with the observation.
+            last, width = builder.concat(f"q{i}_input", [*trunk.encoded, ("action_units", action_size)])
+            last, width = builder.mlp(f"q{i}_hidden", last, width, model["fcnet_hiddens"], activation)
+        builder.dense(f"q{i}", last, width, num_values, None, gain=0.01)
+    return NetworkSpec(name, inputs, tuple(builder.layers), {f"q{i}": f"q{i}" for i in range(1, twins + 1)})
+
+
+def variable_network(name: str, units: int, value: float) -> NetworkSpec:
+    """Trained numbers `value: [N, units]`, the same in all rows; `rewards: [N]` says how many rows."""
+    layers = (Layer("value", "variable", ("rewards",), units, gain=value),)
+    return NetworkSpec(name, {"rewards": ((), np.dtype(np.float32))}, layers, {"value": "value"})

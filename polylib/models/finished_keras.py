@@ -30,7 +30,8 @@ def is_functional(model: Any) -> bool:
 
 def refuse_instance(model: Any, why: str) -> ConfigError:
     """The error for an instance that can't be copied where copies are needed."""
-    return ConfigError(f"config key 'custom_model': got a finished {type(model).__name__}, and {why}: {_PASS_A_FACTORY}")
+    kind = type(model).__name__
+    return ConfigError(f"config key 'custom_model': got a finished {kind}, and {why}: {_PASS_A_FACTORY}")
 
 
 class Recipe:
@@ -71,7 +72,8 @@ class Recipe:
         """
         if config:
             raise ConfigError(
-                f"config key 'custom_model_config': {', '.join(config)} can't change a finished model; {_PASS_A_FACTORY}"
+                f"config key 'custom_model_config': {', '.join(config)} can't change a finished model; "
+                f"{_PASS_A_FACTORY}"
             )
         saving = importlib.import_module("keras").saving
         try:

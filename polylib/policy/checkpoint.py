@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,22 @@ from polylib.json_values import code_name
 from polylib.policy.backends import make_policy
 from polylib.policy.objective import PolicySpec
 from polylib.policy.policy import Policy
-from polylib.registry import registered_creator
+from polylib.registry import registered_creator, registered_model
 from polylib.spaces_json import space_from_json, space_to_json
 
 # What knows algorithms by name. Found by name itself, like the backends: nothing down here imports an algorithm.
 _PARTS = "polylib.algorithms.registry:get_policy_parts"
 
 # Config keys whose text may be "module:Class", which importing would run.
-_MAY_NAME_CODE, _WHERE = ("env", "callbacks"), ("", "evaluation_config.")
+_MAY_NAME_CODE = {
+    f"{inside}{key}": find
+    for inside in ("", "evaluation_config.")
+    for key, find in (
+        ("env", registered_creator),
+        ("callbacks", registered_creator),
+        ("model.custom_model", registered_model),
+    )
+}
 
 
 def policy_files(policy: Policy, prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -104,7 +112,7 @@ def config_from_json(values: Mapping[str, Any], inside: str = "") -> tuple[dict[
         if isinstance(value, dict) and not is_code(value):
             usable[key], found = config_from_json(value, f"{inside}{key}.")
             code.update(found)
-        elif _has_code(value) or (key in _MAY_NAME_CODE and inside in _WHERE and _names_module(value)):
+        elif _has_code(value) or _names_module(value, _MAY_NAME_CODE.get(f"{inside}{key}")):
             parts = value if isinstance(value, list | tuple) else [value]
             code[f"{inside}{key}"] = ", ".join(str(next(iter(x.values()))) if is_code(x) else str(x) for x in parts)
         else:
@@ -118,10 +126,37 @@ def _has_code(value: Any) -> bool:
     return isinstance(value, dict) and (is_code(value) or any(map(_has_code, value.values())))
 
 
-def _names_module(value: Any) -> bool:
+def _names_module(value: Any, find: Callable[[str], Any] | None) -> bool:
+    """Whether text would be imported: where names of code stand (`find` gives what is registered), and it is none."""
+    if find is None:
+        return False
     if isinstance(value, list | tuple):
-        return any(map(_names_module, value))
-    return isinstance(value, str) and ":" in value and registered_creator(value) is None
+        return any(_names_module(item, find) for item in value)
+    return isinstance(value, str) and ":" in value and find(value) is None
+
+
+def check_custom_model(folder: Path, code: Mapping[str, str], model: Any) -> None:
+    """Checks that a checkpoint's own network can be made again.
+
+    Args:
+        folder: of the checkpoint.
+        code: the names of code in its config, by key.
+        model: the config's `custom_model`, as stored or given again.
+
+    Raises:
+        CheckpointError: naming the model that is missing.
+    """
+    stored = code.get("model.custom_model")
+    if isinstance(model, str) and ":" not in model and registered_model(model) is None:
+        raise CheckpointError(
+            f"checkpoint {folder}: its network is {model!r}, which isn't registered here: call "
+            f"polylib.register_model({model!r}, ...) first, or pass custom_model=..."
+        )
+    if model is None and stored is not None:
+        raise CheckpointError(
+            f"checkpoint {folder}: its network is a user's own, {stored!r}, and code isn't stored: pass "
+            "custom_model=..., what it was trained with or its 'module:attribute'"
+        )
 
 
 def save_policy(policy: Policy, path: str | os.PathLike[str], algorithm: str) -> Path:
@@ -136,7 +171,11 @@ def save_policy(policy: Policy, path: str | os.PathLike[str], algorithm: str) ->
 
 
 def load_policy(
-    path: Any, framework: str | None = "numpy", policy_id: str | None = None, eager_tracing: bool | None = None
+    path: Any,
+    framework: str | None = "numpy",
+    policy_id: str | None = None,
+    eager_tracing: bool | None = None,
+    custom_model: Any = None,
 ) -> Policy:
     """A policy from a checkpoint of a policy or of an algorithm, in any framework.
 
@@ -145,9 +184,10 @@ def load_policy(
         framework: `"numpy"` (acting only), `"tf"`, `"tf2"` or `"torch"`; None: the one that saved it.
         policy_id: which policy of an algorithm's checkpoint; its only one by default.
         eager_tracing: for `"tf2"`; None: as its config says.
+        custom_model: the user's network that the policy was trained with, where it isn't registered.
 
     Raises:
-        CheckpointError: if the checkpoint is missing, damaged or foreign.
+        CheckpointError: if the checkpoint is missing, damaged or foreign, or its network isn't given.
         FrameworkError: if the framework isn't installed.
     """
     folder, entries = _open(path)
@@ -156,21 +196,28 @@ def load_policy(
     if chosen not in entries:
         which = f"policies {', '.join(ids)}" if ids else "one policy, without an id"
         raise CheckpointError(f"checkpoint {folder} has {which}: got policy_id={policy_id!r}")
-    return _build(folder, chosen, entries[chosen], framework, eager_tracing)
+    return _build(folder, chosen, entries[chosen], framework, eager_tracing, custom_model)
 
 
 def policies_from_checkpoint(
-    path: Any, policy_ids: Sequence[str] | None, framework: str | None, eager_tracing: bool | None
+    path: Any,
+    policy_ids: Sequence[str] | None,
+    framework: str | None,
+    eager_tracing: bool | None,
+    custom_model: Any = None,
 ) -> Policy | dict[str, Policy]:
     """What `Policy.from_checkpoint` returns: the policy of a policy's checkpoint, a dict for an algorithm's."""
     folder, entries = _open(path)
     if None in entries:
-        return _build(folder, None, entries[None], framework, eager_tracing)
+        return _build(folder, None, entries[None], framework, eager_tracing, custom_model)
     for name in policy_ids or ():
         if name not in entries:
             raise CheckpointError(f"checkpoint {folder} has policies {', '.join(map(str, entries))}: got {name!r}")
     chosen = entries if policy_ids is None else {name: entries[name] for name in policy_ids}
-    return {str(name): _build(folder, name, entry, framework, eager_tracing) for name, entry in chosen.items()}
+    return {
+        str(name): _build(folder, name, entry, framework, eager_tracing, custom_model)
+        for name, entry in chosen.items()
+    }
 
 
 def _open(path: Any) -> tuple[Path, dict[str | None, Mapping[str, Any]]]:
@@ -185,18 +232,24 @@ def _open(path: Any) -> tuple[Path, dict[str | None, Mapping[str, Any]]]:
 
 
 def _build(
-    folder: Path, policy_id: str | None, entry: Mapping[str, Any], framework: str | None, eager_tracing: bool | None
+    folder: Path,
+    policy_id: str | None,
+    entry: Mapping[str, Any],
+    framework: str | None,
+    eager_tracing: bool | None,
+    custom_model: Any,
 ) -> Policy:
     prefix = "" if policy_id is None else f"policies/{policy_id}/"
-    stored, _ = config_from_json(read_document(folder, "config", dict))
+    chosen = framework or str(entry.get("framework"))
+    stored, code = config_from_json(read_document(folder, "config", dict))
+    _put_model(folder, stored, code, custom_model, chosen, str(entry.get("framework")))
     state = read_policy_state(folder, prefix)
     module, _, name = _PARTS.partition(":")
     try:
-        objective, config = getattr(importlib.import_module(module), name)(str(entry.get("algorithm")), stored)
+        objective, config = getattr(importlib.import_module(module), name)(str(entry.get("algorithm")), stored, chosen)
     except PolylibError as error:
         raise CheckpointError(f"checkpoint {folder} doesn't fit this polylib: {error}") from None
     spec = PolicySpec(*read_spaces(folder, entry), objective, config, config["seed"])
-    chosen = framework or str(entry.get("framework"))
     traced = config["eager_tracing"] if eager_tracing is None else eager_tracing
     try:
         policy = make_policy(spec, chosen, chosen == "tf2" and bool(traced))
@@ -210,6 +263,22 @@ def _build(
         policy.close()
         raise
     return policy
+
+
+def _put_model(
+    folder: Path, stored: dict[str, Any], code: Mapping[str, str], custom_model: Any, framework: str, trained: str
+) -> None:
+    """Puts the user's network into a stored config, if the policy has one."""
+    model = stored.get("model")
+    found = custom_model if custom_model is not None or not isinstance(model, dict) else model.get("custom_model")
+    if framework == "numpy" and (found is not None or "model.custom_model" in code):
+        raise FrameworkError(
+            f"checkpoint {folder}: its network is a user's own and runs in its framework only: load it with "
+            f"framework={trained!r}"
+        )
+    check_custom_model(folder, code, found)
+    if custom_model is not None:
+        stored["model"] = {**(model or {}), "custom_model": custom_model}
 
 
 def read_spaces(folder: Path, entry: Mapping[str, Any]) -> tuple[Any, Any]:

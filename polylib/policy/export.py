@@ -86,7 +86,10 @@ class Plan:
     Attributes:
         inputs: observations, for networks that see them previous actions and rewards, then states.
         nets: names of the networks that acting and values need.
+        outputs: names of the outputs in their order, once `run` was called.
     """
+
+    outputs: tuple[str, ...] = ()
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.objective = policy, policy.objective
@@ -125,6 +128,7 @@ class Plan:
         out.update({plain[name]: x for name, x in named.items()})
         for net in once.values():
             out.update(net(columns, net.state_outputs))
+        self.outputs = tuple(out)
         return out
 
     def examples(self, rows: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -270,7 +274,7 @@ def _write(bridge: Any, plan: Plan, name: str, file: Path, opset: int | None) ->
                 f"export: what was written as {name!r} differs from the policy by {worst:.2g} in {key!r}. A model whose "
                 f"Python code branches on values can't be traced{_others(plan, name)}"
             )
-    return got
+    return {key: got[key] for key in plan.outputs}
 
 
 def _others(plan: Plan, name: str) -> str:

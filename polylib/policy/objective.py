@@ -35,6 +35,22 @@ class Group:
 
 
 @dataclass(frozen=True)
+class UpdateHooks:
+    """A user's own way from a loss to new weights. What the hooks are given as `optimizer` has `compute_gradients(loss)`
+    and `apply_gradients(grads_and_vars)`, and otherwise is the user's optimizer.
+
+    Attributes:
+        optimizer: `()` to an optimizer of the framework; None: Adam.
+        compute: `(optimizer, loss)` to `[(gradient, variable), ...]`.
+        apply: `(optimizer, grads_and_vars)` takes a step.
+    """
+
+    optimizer: Callable[[], Any] | None = None
+    compute: Callable[[Any, Any], Any] | None = None
+    apply: Callable[[Any, Any], Any] | None = None
+
+
+@dataclass(frozen=True)
 class PolicySpec:
     """Everything a backend needs to build a policy; picklable, so that workers can build theirs.
 
@@ -75,6 +91,13 @@ class Objective(ABC):
     #: Whether updates come every few steps, and not after a whole batch of them.
     updates_often: bool = False
 
+    #: Frameworks that it runs in.
+    frameworks: tuple[str, ...] = ("tf", "tf2", "torch")
+    #: Whether `act` runs on NumPy, too: remote workers and copies of the networks then act there.
+    numpy_acting: bool = True
+    #: How weights are updated, where a user does it in a way of their own.
+    update_hooks: UpdateHooks | None = None
+
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.config = spec, spec.config
         self.dist = self.distribution()
@@ -91,6 +114,12 @@ class Objective(ABC):
             custom=config.get("model", {}).get("custom_action_dist"),
             framework=config.get("framework"),
         )
+
+    def bind(self, policy: Any) -> None:  # noqa: B027  (most need none)
+        """Called by the policy that this is the objective of, before it builds networks; raises if it can't be one."""
+
+    def built(self, policy: Any) -> None:  # noqa: B027
+        """Called by the policy when it is complete."""
 
     @abstractmethod
     def networks(self) -> dict[str, NetworkSpec | CustomNetwork]:
@@ -187,6 +216,10 @@ class Objective(ABC):
         Returns:
             A scalar per group; scalar stats by name; arrays `[B]` per row by name (such as TD errors).
         """
+
+    def other_columns(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Columns `[B, ...]` of a batch that `losses` uses and only the objective knows; none by default."""
+        return {}
 
     @abstractmethod
     def postprocess(self, fragment: Fragment) -> SampleBatch:

@@ -98,6 +98,7 @@ class Policy(ABC):
         self.observation_space: gym.Space[Any] = spec.observation_space
         self.action_space: gym.Space[Any] = spec.action_space
         self.objective = spec.objective_class(spec)
+        self.objective.bind(self)
         self.network_specs = self.objective.networks()
         self.groups = self.objective.groups()
         self.rng = random_stream(spec.seed, 1, spec.stream)
@@ -122,6 +123,7 @@ class Policy(ABC):
         self._optional = {name: self._layout(name) for name in self.objective.optional_columns}
         self._mirroring = (
             self.mirror_rows > 0
+            and self.objective.numpy_acting
             and all(isinstance(x, NetworkSpec) for x in self.network_specs.values())
             and (self.mirrors_each_update or not self.objective.updates_often)
         )
@@ -134,6 +136,7 @@ class Policy(ABC):
         first = {k: w for net in self.nets.values() for k, w in net.initial_weights(rng).items()}
         first.update({target: first[source] for target, source in self._target_keys().items() if source in first})
         self._set_weights(first)
+        self.objective.built(self)
 
     # --- acting
 
@@ -318,7 +321,8 @@ class Policy(ABC):
         Raises:
             BatchError: if a shape doesn't fit the spaces, or the algorithm has no value function.
         """
-        values = self._values(self._inputs(obs, state, None, prev_actions, prev_rewards))
+        # Without the mask: where an episode has ended it may allow nothing.
+        values = self._values(self._inputs(obs, state, None, prev_actions, prev_rewards, choosing=False))
         if values is None:
             raise BatchError(f"{type(self.objective).__name__} has no value function")
         return values
@@ -473,8 +477,9 @@ class Policy(ABC):
             ConfigError: if there is no such coefficient; nothing is set then.
         """
         weights = self._check_weights(state["weights"], "weights", self._shapes())
-        slots = {key: np.shape(value) for key, value in self._get_optimizer().items()}
-        optimizer = self._check_weights(state["optimizer"], "optimizer", slots)
+        optimizer = self._check_weights(
+            state["optimizer"], "optimizer", self._optimizer_shapes(state["optimizer"])
+        )
         coefficients = self._check_coefficients(state["coefficients"])
         counters = int(state["num_updates"]), int(state["global_timestep"])
         random_stream(0).bit_generator.state = state["rng"]  # raises here if it is none
@@ -494,6 +499,7 @@ class Policy(ABC):
         policy_ids: Sequence[str] | None = None,
         framework: str | None = None,
         eager_tracing: bool | None = None,
+        custom_model: Any = None,
     ) -> Any:
         """The policy of a checkpoint, to act and to go on learning; no Ray and no environment.
 
@@ -503,6 +509,7 @@ class Policy(ABC):
             framework: `"tf"`, `"tf2"`, `"torch"`, or `"numpy"` (acts only); None: this class' own, and on `Policy`
                 itself the one that saved it.
             eager_tracing: for `"tf2"`; None: as the checkpoint's config says.
+            custom_model: the user's network that it was trained with, where it isn't registered.
 
         Returns:
             The policy of a policy's checkpoint; for an algorithm's a dict of policies by id.
@@ -515,7 +522,8 @@ class Policy(ABC):
 
         if isinstance(policy_ids, str):
             policy_ids = [policy_ids]
-        return policies_from_checkpoint(checkpoint, policy_ids, framework or cls.framework or None, eager_tracing)
+        chosen = framework or cls.framework or None
+        return policies_from_checkpoint(checkpoint, policy_ids, chosen, eager_tracing, custom_model)
 
     def export_model(
         self, export_dir: str | os.PathLike[str], format: str | None = None, opset: int | None = None
@@ -645,6 +653,7 @@ class Policy(ABC):
         action_mask: np.ndarray | None,
         prev_actions: Any,
         prev_rewards: Any,
+        choosing: bool = True,
     ) -> dict[str, np.ndarray]:
         if self._nested_obs:
             inputs = self._cast_all("obs", obs, self._layouts["obs"])
@@ -658,7 +667,7 @@ class Policy(ABC):
             self._add_memory(inputs, state, prev_actions, prev_rewards)
         if action_mask is not None:
             inputs["action_mask"] = self._cast("action_mask", action_mask, *self._layout("action_mask")["action_mask"])
-        if self.masked or action_mask is not None:
+        if choosing and (self.masked or action_mask is not None):
             self.take_mask(inputs)
         if len(inputs) > 1:
             _count_rows(inputs)
@@ -690,8 +699,12 @@ class Policy(ABC):
             for part, (shape, dtype) in self._layouts[name].items()
         }
 
-    def take_mask(self, inputs: dict[str, np.ndarray]) -> None:
+    def take_mask(self, inputs: dict[str, np.ndarray], idle: np.ndarray | None = None) -> None:
         """Adds `action_mask` to flat columns where it stands in the observations, and checks it.
+
+        Args:
+            inputs: flat columns `[B, ...]`.
+            idle: `[B] bool`, rows whose action nobody takes: everything is allowed there.
 
         Raises:
             BatchError: if a row allows no action.
@@ -701,6 +714,8 @@ class Policy(ABC):
             mask = flags.reshape(len(flags), -1) != 0
             given = inputs.get("action_mask")
             inputs["action_mask"] = mask if given is None else mask & given
+            if idle is not None:
+                inputs["action_mask"] |= idle[:, None]
         if "action_mask" in inputs:
             self.objective.dist.check_mask(inputs["action_mask"])
 
@@ -727,6 +742,7 @@ class Policy(ABC):
                     f"the batch has no column {name!r}, which {type(self.objective).__name__} learns from; "
                     f"it has {', '.join(sorted(batch)) or 'none'}. Was it postprocessed?"
                 )
+        prepared |= self.objective.other_columns(batch)
         self.take_mask(prepared)
         size = _count_rows(prepared)
         if size == 0:
@@ -835,6 +851,16 @@ class Policy(ABC):
         """The main network."""
 
     @abstractmethod
+    def model_view(self, network: Any, training: bool = False, defaults: Mapping[str, Any] | None = None) -> Any:
+        """A `ModelView` of the main network in the backend's own tensors, for a user's loss.
+
+        Args:
+            network: one of `nets`.
+            training: passed to it.
+            defaults: flat columns for calls that lack them.
+        """
+
+    @abstractmethod
     def _ops(self) -> Any:
         """The `Ops` that work on what `model` returns."""
 
@@ -887,6 +913,10 @@ class Policy(ABC):
     @abstractmethod
     def _get_optimizer(self) -> Weights:
         """`<group>/step`, and `<key>/m`, `<key>/v` of Adam in the canonical layout."""
+
+    def _optimizer_shapes(self, given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        """The shapes that the optimizer's state has to have; `given` is the one to be set."""
+        return {key: np.shape(value) for key, value in self._get_optimizer().items()}
 
     @abstractmethod
     def _set_optimizer(self, state: Mapping[str, np.ndarray]) -> None:

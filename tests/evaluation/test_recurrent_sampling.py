@@ -180,9 +180,8 @@ def test_evaluation_keeps_memory_as_compute_single_action_does():
     worker = RolloutWorker(config, PPOObjective, ("numpy", False))
     policy = worker.get_policy()
     rng = np.random.default_rng(1)
-    policy.set_weights({key: rng.standard_normal(w.shape) for key, w in policy.get_weights().items()})
-    config = config.copy().update_from_dict({"explore": False})
-    worker.config = config
+    policy.set_weights({k: 2 * rng.standard_normal(w.shape) * (w.ndim > 1) for k, w in policy.get_weights().items()})
+    worker.config = config.copy().update_from_dict({"explore": False})
     found = [e.episode_reward for e in worker.evaluate(4, seed=7)]
     expected = []
     for k in range(4):

@@ -8,10 +8,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import tree
 
 from polylib.errors import ConfigError
-from polylib.evaluation.postprocessing import n_step
+from polylib.evaluation.replayed import replayed_rows
 from polylib.models.custom import CustomNetwork
 from polylib.models.default_networks import q_network
 from polylib.models.networks import NetworkSpec
@@ -276,19 +275,4 @@ class DQNObjective(Objective):
 
     def postprocess(self, fragment: Fragment) -> SampleBatch:
         """Folds `n_step` rewards into each row; `discounts` are each row's own `gamma^k`."""
-        batch = fragment.with_new_obs()
-        steps = n_step(
-            batch["rewards"],
-            batch["terminateds"],
-            fragment.starts,
-            fragment.ends,
-            self.config["gamma"],
-            self.config["n_step"],
-        )
-        kept = ("obs", "actions", "eps_id", "unroll_id", "t")
-        memory = [name for name in batch if name.startswith(("state_in_", "prev_"))]
-        out = SampleBatch({name: batch[name] for name in (*kept, *memory)})
-        out["rewards"], out["terminateds"], out["discounts"] = steps.rewards, steps.terminateds, steps.discounts
-        out["truncateds"] = batch["truncateds"][steps.reached]
-        out["new_obs"] = tree.map_structure(lambda x: x[steps.reached], batch["new_obs"])
-        return out
+        return replayed_rows(fragment, self.config["gamma"], self.config["n_step"])

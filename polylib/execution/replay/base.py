@@ -155,6 +155,8 @@ class Priorities:
 
     def __init__(self, alpha: float, beta: Any, eps: float) -> None:
         self.alpha, self.eps = _number("prioritized_replay_alpha", alpha), _number("prioritized_replay_eps", eps)
+        if not self.eps:
+            raise ConfigError("prioritized_replay_eps=0: expected a number > 0; a row with TD error 0 would be lost")
         schedule = make_schedule(beta, "prioritized_replay_beta")
         if schedule is None:
             raise ConfigTypeError(

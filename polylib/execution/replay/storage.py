@@ -102,14 +102,19 @@ class Storage:
         Raises:
             BatchError: naming the column that doesn't fit those of the first batch.
         """
+        if not batch.keys():
+            return np.zeros(0, np.int64)
         batch = batch[-self.capacity :] if batch.count > self.capacity else batch
-        flat = self.flattened(batch)
+        return self.append_flat(self.flattened(batch), batch.count)
+
+    def append_flat(self, flat: Columns, count: int) -> np.ndarray:
+        """Adds up to `capacity` rows of what `flattened` gave; returns their numbers."""
         first = self.added
-        stop = first + batch.count
+        stop = first + count
         if self._links is not None:
             self._links.release(first, stop)
         begin = first % self.capacity
-        split = min(batch.count, self.capacity - begin)
+        split = min(count, self.capacity - begin)
         for name, column in self.columns.items():
             x = flat[name]
             column[begin : begin + split] = x[:split]
@@ -305,7 +310,10 @@ class _Links:
         """The numbers of the rows among these whose obs is a row's new_obs; -1 where there is none."""
         rows = np.arange(len(stops))
         after = np.full(len(stops), -1, np.int64)
+        longest = int((stops - rows).max())
         for k in self._distances():
+            if k >= longest:
+                continue
             candidates = np.flatnonzero((after < 0) & (rows + k < stops))
             if len(candidates) > _PROBES:
                 probes = candidates[np.linspace(0, len(candidates) - 1, _PROBES).astype(int)]
@@ -403,8 +411,9 @@ class _Links:
         after = self._after[: len(self._storage)].copy()
         for slot, users in self.users.items():
             after[np.asarray(users) % self._storage.capacity] = -1 - place[slot]
-        waiting = [(place[slot], *self._awaited[slot][0], self._awaited[slot][1]) for slot in slots
-                   if slot in self._awaited]
+        waiting = [
+            (place[slot], *self._awaited[slot][0], self._awaited[slot][1]) for slot in slots if slot in self._awaited
+        ]
         arrays = {f"links/side/{name}": x[slots] for name, x in self._side.items()}
         arrays["links/after"] = after
         arrays["links/awaited"] = np.array(waiting, np.int64).reshape(-1, 4)

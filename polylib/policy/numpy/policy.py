@@ -40,6 +40,19 @@ class NumpyPolicy(Policy):
         name, description = next(iter(self.network_specs.items()))
         return ModelView(self.objective, description, self.nets[name], ops, lambda: self._named(name), self.nets[name])
 
+    def model_view(
+        self, network: Any, training: bool = False, defaults: Mapping[str, Any] | None = None
+    ) -> ModelView:
+        """A `ModelView` of the main network, of arrays."""
+        description = next(iter(self.network_specs.values()))
+        return ModelView(self.objective, description, network, ops, training=training, defaults=defaults)
+
+    def _optimizer_shapes(self, given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        hooks = self.objective.update_hooks
+        if hooks is not None and hooks.optimizer is not None:  # only its framework knows what it keeps
+            return {key: np.shape(value) for key, value in given.items()}
+        return super()._optimizer_shapes(given)
+
     def _named(self, name: str) -> Weights:
         return {key: self._weights[key] for key in self.nets[name].shapes()}
 

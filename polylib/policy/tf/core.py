@@ -20,6 +20,8 @@ from polylib.policy.gradients import BETA_1, BETA_2, EPSILON, clip_by_global_nor
 from polylib.policy.policy import Policy, Stats, Weights
 from polylib.policy.tf import ops
 from polylib.policy.tf.models import make_network
+from polylib.policy.tf.updates import Updates
+from polylib.policy.tf.views import TFModelView
 
 # How many leading axes of each argument may change from call to call.
 _ACT = (1, 1, 0)
@@ -59,6 +61,10 @@ class TFPolicy(Policy):
                 shape = self._variables[key].shape
                 self._slots[f"{key}/m"] = tf.Variable(tf.zeros(shape), trainable=False)
                 self._slots[f"{key}/v"] = tf.Variable(tf.zeros(shape), trainable=False)
+        hooks, trained = self.objective.update_hooks, [key for keys in self._group_keys.values() for key in keys]
+        self._updates = Updates(hooks, {key: self._variables[key] for key in trained}) if hooks else None
+        if self._updates is not None and self._updates.slots is not None:
+            self._slots = self._updates.slots
         self._targets = [(self._variables[a].value, self._variables[b].value) for a, b in self._target_keys().items()]
         self._stat_names: list[str] = []
         self._functions: dict[Any, Callable[..., Any]] = {}
@@ -80,19 +86,26 @@ class TFPolicy(Policy):
 
     def _gradients_body(self, batch: Any, noise: Any, c: Any) -> tuple[dict[str, Any], Any, dict[str, Any]]:
         coefficients = self._named(c)
-        with tf.GradientTape(persistent=len(self.groups) > 1) as tape:
+        own = self._updates
+        with tf.GradientTape(persistent=len(self.groups) > 1 or own is not None) as tape:
             for variable in self._unseen:
                 tape.watch(variable)
             losses, stats, rows = self._losses(ops, self.nets, batch, noise, coefficients)
         gradients: dict[str, Any] = {}
         norms: dict[str, Any] = {}
         for group, keys in self._group_keys.items():
-            variables = [self._variables[key].value for key in keys]
-            found = tape.gradient(losses[group], variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-            clipped, norms[group] = clip_by_global_norm(ops, found, coefficients["grad_clip"])
+            if own is not None and own.computes:
+                found, limit = own.gradients(tape, losses[group]), tf.constant(np.inf)
+            else:
+                variables = [self._variables[key].value for key in keys]
+                found = tape.gradient(losses[group], variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+                limit = coefficients["grad_clip"]
+            clipped, norms[group] = clip_by_global_norm(ops, found, limit)
             gradients.update(zip(keys, clipped, strict=True))
         lrs = {group: item.lr for group, item in self.groups.items()}
         summary = summarize(losses, stats, norms, coefficients, lrs)
+        if own is not None:
+            summary["cur_lr"] = own.learning_rate(summary["cur_lr"])
         self._stat_names = list(summary)
         return gradients, tf.stack([tf.cast(value, tf.float32) for value in summary.values()]), rows
 
@@ -101,12 +114,12 @@ class TFPolicy(Policy):
         for group, keys in self._group_keys.items():
             due = self.groups[group].due
             if due is None:
-                self._adam(group, keys, gradients, coefficients)
+                self._step(group, keys, gradients, coefficients)
             else:
                 # Leaving a step out is not a step of 0: moments would still move.
                 tf.cond(
                     coefficients[due] > 0.5,
-                    lambda group=group, keys=keys: self._adam(group, keys, gradients, coefficients),
+                    lambda group=group, keys=keys: self._step(group, keys, gradients, coefficients),
                     lambda: tf.constant(0.0),
                 )
         if "tau" in coefficients:
@@ -117,6 +130,16 @@ class TFPolicy(Policy):
         for target, source in self._targets:
             target.assign((1.0 - tau) * target + tau * source)
         return tau
+
+    def _step(self, group: str, keys: list[str], gradients: Any, coefficients: Mapping[str, Any]) -> Any:
+        if self._updates is None:
+            return self._adam(group, keys, gradients, coefficients)
+
+        def adam(found: list[Any]) -> Any:
+            return self._adam(group, keys, dict(zip(keys, found, strict=True)), coefficients)
+
+        self._updates.apply([gradients[key] for key in keys], adam)
+        return tf.constant(0.0)
 
     def _adam(self, group: str, keys: list[str], gradients: Any, coefficients: Mapping[str, Any]) -> Any:
         step = self._slots[f"{group}/step"].assign_add(1.0)
@@ -159,6 +182,11 @@ class TFPolicy(Policy):
 
     def _ops(self) -> Any:
         return ops
+
+    def model_view(self, network: Any, training: bool = False, defaults: Mapping[str, Any] | None = None) -> Any:
+        """A `ModelView` of the main network, of tensors."""
+        description = next(iter(self.network_specs.values()))
+        return TFModelView(self.objective, description, network, training, defaults)
 
     def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
         return self._run("act", tuple(inputs), self._act_body, (inputs, noise, self._c), _ACT)

@@ -1,8 +1,8 @@
 """Users' Keras models as networks of a policy: built, checked against what is asked of them, and called.
 
-A model is built eagerly in every mode, so that its constructor may load weights and look at values. `tf2` calls it as it
-is. `tf` gives each of its variables a twin in the policy's graph and calls it with the twins' values in the variables'
-places; what the call would have assigned (moving statistics, seeds) is assigned to the twins.
+A model is built eagerly in every mode, so that its constructor may load weights and look at values. `tf2` calls it as
+it is. `tf` gives each of its variables a twin in the policy's graph and calls it with the twins' values in the
+variables' places; what the call would have assigned (moving statistics, seeds) is assigned to the twins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from polylib.models.spaces import is_nested, unflatten
 from polylib.policy.policy import random_stream
 from polylib.policy.tf.models import KerasNetwork
 
-_ROWS = 3  # of the example that a new model is tried on
+_ROWS = 7  # of the example that a new model is tried on
 
 
 class CustomKerasNetwork:
@@ -164,24 +164,18 @@ class CustomKerasNetwork:
         return [tf.reduce_sum(tf.convert_to_tensor(x)) for x in self.model.losses] if training else []
 
     def _with_twins(self, given: dict[str, Any], training: bool) -> tuple[dict[str, Any], list[Any]]:
-        out, losses = self.with_twins(lambda: (self.model(self._arrange(given), training=training), training))
-        return self._named(out), losses
-
-    def with_twins(self, body: Callable[[], tuple[Any, bool]]) -> tuple[Any, list[Any]]:
-        """What `body` returns with the twins' values in the place of the model's; when training, twins are updated."""
-        if self._twins is None:
-            raise ValueError("only a network in a graph has twins")
-        pairs = [(v, self._twins[id(v)]) for v in self.model.variables]
+        """The same with the twins' values in the places of the model's; when training, updates go to the twins."""
+        pairs = self.twins()
         before = [(v, tf.convert_to_tensor(twin.value)) for v, twin in pairs]
         with keras.StatelessScope(before, collect_losses=True, initialize_variables=False) as scope:
-            out, training = body()
+            out = self.model(self._arrange(given), training=training)
             losses = self._losses(training)
         if training:
             for (variable, old), (_, twin) in zip(before, pairs, strict=True):
                 new = scope.get_current_value(variable)
                 if new is not old:
                     twin.value.assign(new)
-        return out, losses
+        return self._named(out), losses
 
     def _named(self, out: Any) -> dict[str, Any]:
         """A model's outputs by name: a dict as it is, a sequence in order, a tensor is the first one."""
@@ -325,8 +319,8 @@ class CustomKerasNetwork:
         for variable in tape.watched_variables():
             if id(variable) not in own:
                 raise ConfigError(
-                    f"config key 'custom_model': {self._what} uses variable {variable.name!r}, which Keras doesn't know "
-                    "of: make it with self.add_weight(...), or keep the layer that owns it as an attribute"
+                    f"config key 'custom_model': {self._what} uses variable {variable.name!r}, which Keras doesn't "
+                    "know of: make it with self.add_weight(...), or keep the layer that owns it as an attribute"
                 )
         return self._named(out)
 
@@ -387,8 +381,8 @@ class CustomKerasNetwork:
         self._trainable = {id(v) for v in self.model.trainable_variables}
         if not self._trainable:
             raise ConfigError(
-                f"config key 'custom_model': {self._what} has nothing to learn: expected at least one trainable weight, "
-                f"got {len(self._own)} frozen ones"
+                f"config key 'custom_model': {self._what} has nothing to learn: expected at least one trainable "
+                f"weight, got none and {len(self._own)} frozen ones"
             )
 
     # --- looking inside
@@ -521,7 +515,7 @@ def without_eager_tensors(model: Any) -> None:
     """Turns eager tensors that layers keep (a Normalization's mean) into arrays, which a graph can take."""
     for layer in model._flatten_layers():
         for name, value in list(vars(layer).items()):
-            if tf.is_tensor(value) and hasattr(value, "numpy") and not isinstance(value, tf.Variable):
+            if isinstance(value, tf.Tensor) and not isinstance(value, tf.Variable):
                 setattr(layer, name, value.numpy())
 
 

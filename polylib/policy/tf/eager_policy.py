@@ -15,7 +15,6 @@ from polylib.errors import RetraceError
 from polylib.models.networks import NetworkSpec
 from polylib.policy.policy import Weights
 from polylib.policy.tf.core import TFPolicy, specs
-from polylib.policy.tf.views import TFModelView
 
 
 def _to_tensors(args: Any) -> Any:
@@ -40,7 +39,7 @@ class EagerPolicy(TFPolicy):
         name, description = next(iter(self.network_specs.items()))
         network = self.nets[name]
         if isinstance(description, NetworkSpec):
-            return TFModelView(self.objective, description, network)
+            return self.model_view(network)
         return network.model
 
     def _compile(

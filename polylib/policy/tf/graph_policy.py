@@ -54,7 +54,9 @@ class GraphPolicy(TFPolicy):
     def _writer(self, variables: dict[str, Any]) -> tuple[list[Any], Any]:
         feeds = [tf.compat.v1.placeholder(tf.float32, v.shape) for v in variables.values()]
         targets = [v if isinstance(v, tf.Variable) else v.value for v in variables.values()]
-        return feeds, tf.group(*[v.assign(feed) for v, feed in zip(targets, feeds, strict=True)])
+        return feeds, tf.group(
+            *[v.assign(tf.cast(feed, v.dtype)) for v, feed in zip(targets, feeds, strict=True)]  # counters are integers
+        )
 
     def _get_model(self) -> Any:
         """A view of the main network that the policy's session evaluates, or the user's own Keras model."""

@@ -22,6 +22,7 @@ from torch import nn
 
 from polylib.errors import ConfigError, FrameworkError
 from polylib.models.custom import CustomNetwork, example_inputs, misfit, value_network
+from polylib.models.finished_keras import is_keras_model
 from polylib.models.networks import SEQ_MASK, NetworkSpec
 from polylib.models.spaces import unflatten
 from polylib.policy.policy import random_stream
@@ -61,7 +62,7 @@ class CustomTorchNetwork(nn.Module):
         super().__init__()
         self.spec = spec
         self.model = _made(spec)
-        self._keras = _is_keras(self.model)
+        self._keras = is_keras_model(self.model)
         self.what = type(self.model).__name__
         shapes = [] if self._keras else getattr(self.model, "state_shapes", None) or []
         self.state = self._checked_state(shapes)
@@ -269,7 +270,7 @@ def _made(spec: CustomNetwork) -> nn.Module:
                 f"a finished {name}"
             )
         made: Any = _copied(model)
-    elif _is_keras(model):
+    elif is_keras_model(model):
         raise _wrong_keras(model)
     elif not callable(model):
         raise ConfigError(
@@ -279,7 +280,7 @@ def _made(spec: CustomNetwork) -> nn.Module:
     else:
         made = _called(spec, name)
     if not isinstance(made, nn.Module):
-        if _is_keras(made):
+        if is_keras_model(made):
             raise _wrong_keras(made)
         raise ConfigError(
             f"config key 'custom_model': {name} returned {_kind(made)}, expected a torch.nn.Module (framework 'torch')"
@@ -317,12 +318,6 @@ def _called(spec: CustomNetwork, name: str) -> Any:
             f"config key 'custom_model': {name}(observation_space, action_space, {dict(spec.outputs)}) raised "
             f"{_one_line(error)}"
         ) from error
-
-
-def _is_keras(model: Any) -> bool:
-    """Whether it is a Keras model; never imports Keras."""
-    keras = sys.modules.get("keras")
-    return keras is not None and isinstance(model, keras.Model)
 
 
 def _wrong_keras(model: Any) -> FrameworkError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from polylib.policy.torch import ops
 from polylib.policy.torch.adam import Adam
 from polylib.policy.torch.custom import seeded
 from polylib.policy.torch.models import make_network
+from polylib.policy.torch.updates import Updates
 from polylib.policy.torch.views import TorchModelView
 
 
@@ -76,6 +78,8 @@ class TorchPolicy(Policy):
         }
         self._targets = [(self._variables[a].data, self._variables[b].data) for a, b in self._target_keys().items()]
         self._move_targets(1.0)  # users' networks keep their first weights, so that a target has to take them over
+        hooks, trained = self.objective.update_hooks, [key for keys in self._group_keys.values() for key in keys]
+        self._updates = Updates(hooks, {key: self._variables[key] for key in trained}) if hooks else None
         compiles = self.config.get("torch_compile_learner")
         self._compiled = torch.compile(self._losses, dynamic=False) if compiles else None
 
@@ -84,11 +88,16 @@ class TorchPolicy(Policy):
         name, description = next(iter(self.network_specs.items()))
         network: Any = self.nets[name]
         if isinstance(description, NetworkSpec):
-            return TorchModelView(self.objective, description, network)
+            return self.model_view(network)
         return network.model
 
     def _ops(self) -> Any:
         return ops
+
+    def model_view(self, network: Any, training: bool = False, defaults: Mapping[str, Any] | None = None) -> Any:
+        """A `ModelView` of the main network, of tensors."""
+        description = next(iter(self.network_specs.values()))
+        return TorchModelView(self.objective, description, network, training, defaults)
 
     @torch.inference_mode()
     def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
@@ -121,15 +130,23 @@ class TorchPolicy(Policy):
             c = self.coefficients
         gradients: dict[str, torch.Tensor] = {}
         norms: dict[str, Any] = {}
+        own = self._updates
         for group, keys in self._group_keys.items():
-            params = [self._variables[key] for key in keys]
-            found = torch.autograd.grad(
-                losses[group], params, retain_graph=len(self.groups) > 1, allow_unused=True, materialize_grads=True
-            )
-            clipped, norms[group] = _clip_by_global_norm(found, c["grad_clip"])
+            limit = c["grad_clip"]
+            if own is not None and own.computes:
+                found, limit = tuple(own.gradients(losses[group])), math.inf
+            else:
+                params = [self._variables[key] for key in keys]
+                found = torch.autograd.grad(
+                    losses[group], params, retain_graph=len(self.groups) > 1, allow_unused=True, materialize_grads=True
+                )
+            clipped, norms[group] = _clip_by_global_norm(found, limit)
             gradients.update(zip(keys, clipped, strict=True))
         lrs = {group: item.lr for group, item in self.groups.items()}
-        return gradients, summarize(losses, stats, norms, c, lrs), rows
+        summary = summarize(losses, stats, norms, c, lrs)
+        if own is not None:
+            summary["cur_lr"] = own.learning_rate(summary["cur_lr"])
+        return gradients, summary, rows
 
     def _step(self, gradients: Mapping[str, torch.Tensor]) -> None:
         for group, keys in self._group_keys.items():
@@ -137,7 +154,11 @@ class TorchPolicy(Policy):
             if due is not None and not self.coefficients[due] > 0.5:
                 continue  # a step of 0 would still move the moments
             lr = self.coefficients[self.groups[group].lr]
-            self._optimizers[group].step([gradients[key] for key in keys], lr)
+            adam = partial(self._optimizers[group].step, lr=lr)
+            if self._updates is None:
+                adam([gradients[key] for key in keys])
+            else:
+                self._updates.apply([gradients[key] for key in keys], adam)
         if "tau" in self.coefficients:
             self._move_targets(self.coefficients["tau"])
 
@@ -202,6 +223,8 @@ class TorchPolicy(Policy):
                 self._variables[key].copy_(_from_canonical(value, self._axes.get(key)))
 
     def _get_optimizer(self) -> Weights:
+        if self._updates is not None and self._updates.own is not None:
+            return self._updates.get_state()
         out: Weights = {}
         for group, optimizer in self._optimizers.items():
             out[f"{group}/step"] = np.array(optimizer.steps, np.float32)
@@ -210,7 +233,15 @@ class TorchPolicy(Policy):
                 out[f"{key}/v"] = _to_canonical(optimizer.v[key], self._axes.get(key))
         return out
 
+    def _optimizer_shapes(self, given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+        if self._updates is not None and self._updates.own is not None:
+            return self._updates.shapes(given)
+        return super()._optimizer_shapes(given)
+
     def _set_optimizer(self, state: Mapping[str, np.ndarray]) -> None:
+        if self._updates is not None and self._updates.own is not None:
+            self._updates.set_state(state)
+            return
         for group, optimizer in self._optimizers.items():
             optimizer.steps = int(state[f"{group}/step"])
             for key in self._group_keys[group]:

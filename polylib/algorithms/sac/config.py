@@ -1,0 +1,72 @@
+"""SAC's keys: RLlib 2.6's names and defaults."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, ClassVar
+
+from polylib.algorithms.options import Check, Option, boolean, mapping, number
+from polylib.algorithms.replay_options import REPLAY_OPTIONS, ReplayConfig
+from polylib.errors import ConfigError
+
+_MODEL = {"fcnet_hiddens": [256, 256], "fcnet_activation": "relu"}
+_RATES = {"actor_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "entropy_learning_rate": 3e-4}
+
+
+def _target_entropy() -> Check:
+    def check(value: Any) -> Any:
+        if value in (None, "auto"):
+            return "auto"
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            raise TypeError("a number or 'auto'")
+        return float(value)
+
+    return check
+
+
+class SACConfig(ReplayConfig):
+    """Settings of SAC.
+
+    Example:
+        >>> config = SACConfig().environment("Pendulum-v1").training(initial_alpha=0.2)
+        >>> algo = config.build()  # doctest: +SKIP
+    """
+
+    algo_name: ClassVar[str] = "SAC"
+    options: ClassVar[tuple[Option, ...]] = (
+        *REPLAY_OPTIONS,
+        Option("twin_q", "training", True, boolean(), "Two Q networks, of which the lower value counts."),
+        Option("q_model_config", "training", _MODEL, mapping(), "Keys of `model` for the Q networks."),
+        Option("policy_model_config", "training", _MODEL, mapping(), "Keys of `model` for the policy."),
+        Option("initial_alpha", "training", 1.0, number(0, above=True), "First weight of the entropy."),
+        Option("target_entropy", "training", "auto", _target_entropy(), "Entropy that alpha aims at, in nats."),
+        Option("optimization", "training", _RATES, mapping(), "Learning rates of actor, critic and entropy weight."),
+    )
+    defaults: ClassVar[dict[str, Any]] = {
+        "tau": 5e-3,
+        "target_network_update_freq": 0,
+        "train_batch_size": 256,
+        "rollout_fragment_length": 1,
+        "num_steps_sampled_before_learning_starts": 1500,
+        "min_time_s_per_iteration": 1,
+        "min_sample_timesteps_per_iteration": 100,
+        "replay_buffer_config": {"type": "MultiAgentReplayBuffer", "capacity": 1_000_000},
+        "exploration_config": {"type": "StochasticSampling"},
+    }
+
+    def validate(self) -> None:
+        """Checks SAC's keys against each other.
+
+        Raises:
+            ConfigError: naming the keys.
+        """
+        super().validate()
+        for key, value in self["optimization"].items():
+            if key not in _RATES:
+                raise ConfigError(f"config key 'optimization': there is no {key!r}; it has {', '.join(_RATES)}")
+            if isinstance(value, bool) or not isinstance(value, numbers.Real) or value < 0:
+                raise ConfigError(f"config key 'optimization.{key}': got {value!r}, expected a number >= 0")
+
+    def learning_rates(self) -> dict[str, float]:
+        """`optimization` with defaults for what it lacks."""
+        return {**_RATES, **self["optimization"]}
