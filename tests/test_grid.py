@@ -21,7 +21,7 @@ from policies import make
 from polylib.models.spaces import leaves
 from polylib.policy.checkpoint import load_policy, save_policy
 from polylib.policy.policy import Policy
-from polylib.policy.testing import sample_space
+from polylib.policy.testing import row, sample_space
 from polylib.utils.spaces.simplex import Simplex
 
 F32 = np.float32
@@ -131,7 +131,7 @@ def check(path: Path, observation: str, action: str, network: str, mode: tuple[s
     try:
         obs = sample_space(obs_space, 6, 0)
         out = policy.compute_actions(obs)
-        assert all(action_space.contains(tree.map_structure(lambda x: x[i], out.actions)) for i in range(6))
+        assert all(action_space.contains(row(out.actions, i)) for i in range(6))
         rng = np.random.default_rng(0)
         noise = {name: rng.standard_normal(6, F32) for name in ("advantages", "value_targets")}
         states = {f"state_in_{i}": x for i, x in enumerate(out.state)}

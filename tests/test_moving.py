@@ -23,7 +23,11 @@ KINDS: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
     "vision": (IMAGE, DISCRETE, CONV),
     "lstm": (BOX, DISCRETE, {"use_lstm": True, "lstm_use_prev_action": True, **RECURRENT}),
     "gru": (BOX, S.Box(-1, 1, (2,), F32), {"use_gru": True, "free_log_std": True, **RECURRENT}),
-    "mixed": (S.Dict({"eye": IMAGE, "rest": S.Tuple([BOX, S.Discrete(3)])}), S.Tuple([DISCRETE, S.MultiBinary(2)]), CONV),
+    "mixed": (
+        S.Dict({"eye": IMAGE, "rest": S.Tuple([BOX, S.Discrete(3)])}),
+        S.Tuple([DISCRETE, S.MultiBinary(2)]),
+        CONV,
+    ),
     "attention": (
         BOX,
         DISCRETE,

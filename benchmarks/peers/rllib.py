@@ -228,7 +228,7 @@ class Reward(TimeToReward):
 
 @functools.cache
 def replay_buffer(kind: str, capacity: int) -> Any:
-    """A full buffer; its rows are the same thousand objects again and again, which spares it memory and cache misses."""
+    """A full buffer; its rows are the same thousand objects over and over, which spares it memory and cache misses."""
     from ray.rllib.policy.sample_batch import SampleBatch
     from ray.rllib.utils.replay_buffers import PrioritizedReplayBuffer, ReplayBuffer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from peers.protocol import Calls, Case, transitions
+
 from rows.spec import Bound, Row
 
 # What is done, with how many rows at a time.

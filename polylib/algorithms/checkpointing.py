@@ -13,7 +13,7 @@ import numpy as np
 from polylib import __version__
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.checkpoints import CheckpointError, find, read_arrays, read_document, read_header, write_checkpoint
-from polylib.errors import ConfigError, EnvError
+from polylib.errors import ConfigError, EnvError, PolylibError
 from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.json_values import dumps, loads
 from polylib.policy.checkpoint import (
@@ -149,13 +149,13 @@ def restore_algorithm(algo: Algorithm, path: str | os.PathLike[str]) -> None:
         for name, policy in policies.items():
             set_policy_state(policy, states[name], folder, f"policies/{name}/")
             _apply_changed_config(policy, stored.to_dict())
+        if extra is not None:
+            _set_extra(algo, folder, *extra)
     except BaseException:
         for name, policy in policies.items():
             policy.set_state(before[name])
         raise
     algo.set_progress(progress)
-    if extra is not None:
-        algo.set_extra_state(*extra)
     _report_changed_config(folder, algo.config, stored, code, header.get("framework"))
     algo.workers.sync_weights(next(iter(policies.values())).global_timestep)
     _restore_workers(algo, folder, workers)
@@ -166,6 +166,14 @@ def _read_extra(folder: Path, algo: Algorithm) -> tuple[dict[str, Any], dict[str
     if not any(algo.extra_state()):
         return None
     return read_document(folder, "extra", dict), read_arrays(folder, "extra")
+
+
+def _set_extra(algo: Algorithm, folder: Path, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    try:
+        algo.set_extra_state(values, arrays)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        what = error if isinstance(error, PolylibError) else f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"checkpoint {folder}: extra.json doesn't fit this algorithm: {what}") from None
 
 
 def _read_progress(folder: Path) -> dict[str, Any]:

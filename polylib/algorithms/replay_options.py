@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.algorithms.options import Option, boolean, integer, mapping, number
-from polylib.errors import ConfigError
+from polylib.errors import ConfigError, NotBuiltError
+
+if TYPE_CHECKING:
+    from polylib.execution.replay import ReplayOptions
+
+_MEMORY = ("use_lstm", "use_gru", "use_attention")
 
 REPLAY_OPTIONS: tuple[Option, ...] = (
     Option("n_step", "training", 1, integer(1), "Steps whose rewards a target sums up before it trusts a value."),
@@ -30,26 +35,81 @@ REPLAY_OPTIONS: tuple[Option, ...] = (
 class ReplayConfig(AlgorithmConfig):
     """Checks that all algorithms with a replay buffer share."""
 
+    #: Whether the algorithm learns networks with state, from sequences.
+    recurrent: ClassVar[bool] = False
+
     def validate(self) -> None:
         """Checks keys against each other.
 
         Raises:
             ConfigError: naming the keys.
         """
+        from polylib.execution.replay import check_replay_config  # not for --help
+
         super().validate()
-        capacity = self["replay_buffer_config"].get("capacity")
-        if capacity is not None and capacity < self["train_batch_size"]:
+        replay = check_replay_config(self.replay_settings())
+        if replay.capacity < self["train_batch_size"]:
             raise ConfigError(
-                f"config key 'replay_buffer_config.capacity': {capacity} rows are fewer than "
+                f"config key 'replay_buffer_config.capacity': {replay.capacity} rows are fewer than "
                 f"train_batch_size={self['train_batch_size']}; raise the one or lower the other"
             )
-        model = self["model"]
-        if self["n_step"] > 1 and (model["use_lstm"] or model["use_gru"] or model["use_attention"]):
+        steps, length = self["n_step"], self["rollout_fragment_length"]
+        if length != "auto" and length < steps and self["batch_mode"] == "truncate_episodes":
             raise ConfigError(
-                f"config key 'n_step': {self['n_step']} steps don't go together with a recurrent network, whose "
+                f"config key 'n_step': rewards are summed inside a fragment, and rollout_fragment_length={length} holds "
+                f"no {steps} steps; raise it to {steps} or more, or set it to 'auto'"
+            )
+        self._validate_model(steps, replay)
+
+    def _validate_model(self, steps: int, replay: ReplayOptions) -> None:
+        model = self["model"]
+        if model["custom_model"] is not None:
+            raise NotBuiltError(
+                f"config key 'model.custom_model': {self.algo_name} has the default networks only in this version; "
+                "PPO, A2C and PG take your own"
+            )
+        memory = [key for key in _MEMORY if model[key]]
+        if not memory:
+            if replay.sequences:
+                raise ConfigError(
+                    "config key 'replay_buffer_config': sequences are for networks with state; set model.use_lstm, or "
+                    "leave out replay_sequence_length and storage_unit"
+                )
+            return
+        if not self.recurrent:
+            raise NotBuiltError(
+                f"config key 'model.{memory[0]}': {self.algo_name} has no networks with state in this version; DQN, "
+                "PPO, A2C and PG have"
+            )
+        if steps > 1:
+            raise ConfigError(
+                f"config key 'n_step': {steps} steps don't go together with a recurrent network, whose "
                 "sequences are learnt step by step; set n_step=1"
+            )
+        if replay.kind == "reservoir":
+            raise ConfigError(
+                "config key 'replay_buffer_config.type': a ReservoirReplayBuffer holds transitions, and networks with "
+                "state learn from sequences"
+            )
+        whole, longest = replay.replay_sequence_length + replay.replay_burn_in, model["max_seq_len"]
+        if replay.storage_unit == "sequences" and whole > longest:
+            raise ConfigError(
+                f"config key 'model.max_seq_len': {longest} steps are fewer than the {whole} of a replayed sequence "
+                "(replay_burn_in + replay_sequence_length); raise it"
             )
 
     def replay_settings(self) -> dict[str, Any]:
-        """`replay_buffer_config` with the algorithm's defaults below it."""
-        return {**self.defaults.get("replay_buffer_config", {}), **self["replay_buffer_config"]}
+        """`replay_buffer_config` with the algorithm's defaults below it; sequences for networks with state."""
+        settings = {**self.defaults.get("replay_buffer_config", {}), **self["replay_buffer_config"]}
+        model = self["model"]
+        if any(model[key] for key in _MEMORY) and settings.get("storage_unit", "sequences") == "sequences":
+            burn_in = settings.get("replay_burn_in", 0)
+            if settings.get("replay_sequence_length", -1) in (-1, None) and isinstance(burn_in, int):
+                settings["replay_sequence_length"] = max(1, model["max_seq_len"] - burn_in)
+            settings["storage_unit"] = "sequences"
+        return settings
+
+    def get_rollout_fragment_length(self, num_envs: int | None = None) -> int:
+        """Steps per environment and sample call; `"auto"` is `n_step`."""
+        length = self["rollout_fragment_length"]
+        return self["n_step"] if length == "auto" else int(length)

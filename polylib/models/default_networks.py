@@ -12,6 +12,7 @@ import numpy as np
 from polylib.errors import ConfigError, EnvError
 from polylib.models.networks import Convolution, Layer, NetworkSpec, batch_dtype
 from polylib.models.spaces import is_nested, leaves, mask_column
+from polylib.utils.spaces.simplex import Simplex
 
 #: Convolutions for common image sizes (height and width): [filters, kernel, stride], the last one without padding.
 CONV_FILTERS: dict[tuple[int, int], list[list[Any]]] = {
@@ -63,13 +64,13 @@ def encode(space: gym.Space[Any], source: str = "obs") -> tuple[list[Layer], int
     """Layers that turn one array of an observation into a flat float vector, and its width.
 
     Args:
-        space: Box of any shape and dtype, Discrete or MultiDiscrete (one-hot), or MultiBinary.
+        space: Box of any shape and dtype, Discrete or MultiDiscrete (one-hot), MultiBinary, or Simplex.
         source: name of the input.
 
     Raises:
         EnvError: for any other space.
     """
-    if isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary):
+    if isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary | Simplex):
         width = math.prod(space.shape or ())
         layers = []
         if space.dtype != np.float32:

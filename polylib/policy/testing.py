@@ -61,8 +61,8 @@ class PolicyContract:
         if policy.is_recurrent():
             # A sequence per row, so that rows can be picked as those of other policies can.
             columns["seq_lens"] = np.ones(size, np.int32)
-            for i, state in enumerate(policy.get_initial_state()):
-                columns[f"state_in_{i}"] = rng.standard_normal((size, *state.shape)).astype(np.float32)
+            for i, zeros in enumerate(policy.get_initial_state()):
+                columns[f"state_in_{i}"] = rng.standard_normal((size, *zeros.shape)).astype(np.float32)
         return SampleBatch(columns)
 
     # --- pytest calls these by name

@@ -43,7 +43,7 @@ def check_rows(batch: SampleBatch) -> None:
     assert obs["arm"][0].dtype == np.float32 and obs["arm"][1].dtype == np.int64 and obs["eye"].dtype == np.uint8
     np.testing.assert_array_equal(t, batch["t"])
     np.testing.assert_array_equal(obs["arm"][1], 1 + t)
-    np.testing.assert_array_equal(obs["eye"], np.broadcast_to((10 * episode + t)[:, None, None, None], obs["eye"].shape))
+    np.testing.assert_array_equal(obs["eye"].reshape(len(t), -1), np.tile((10 * episode + t)[:, None], 6))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,4 +1,4 @@
-"""What networks with state see while sampling: their memory, the previous action and reward, and values after the end."""
+"""What networks with state see while sampling: memory, previous action and reward; values after the last row."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ def config(**keys) -> dict:
     return {**PPOConfig()["model"], "fcnet_hiddens": [4], **keys}
 
 
-def make(kind: str, action_space: gym.Space = S.Discrete(2), logits: int = 2, obs=BOX, **keys) -> NetworkSpec:
-    return actor_critic("policy", obs, logits, config(**SETTINGS[kind], **keys), action_space)
+def make(kind: str, action_space: gym.Space | None = None, logits: int = 2, **keys) -> NetworkSpec:
+    return actor_critic("policy", BOX, logits, config(**SETTINGS[kind], **keys), action_space or S.Discrete(2))
 
 
 def sigmoid(x: float) -> float:
@@ -221,7 +221,7 @@ def test_previous_actions_and_rewards_go_into_the_layer(kind):
         "prev_actions/push/1": (2,),
         "prev_rewards": (),
     }
-    layer = next(layer for layer in spec.layers if layer.kind in (kind, "gtrxl") or layer.name == "attention_embedding")
+    layer = next(layer for layer in spec.layers if layer.name in (kind, "attention_embedding"))
     assert layer.fan_in == 4 + 3 + 2 + 2 + 1
     concat = next(x for x in spec.layers if x.name == "recurrent_input")
     inputs = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -33,6 +34,7 @@ from polylib.policy.backends import make_policy
 from polylib.policy.builders import build_tf_policy, build_torch_policy
 from polylib.policy.objective import PolicySpec, row_mean
 
+ROOT = Path(__file__).parents[2]
 MODES = pytest.mark.parametrize(("framework", "traced"), MODE_PARAMS)
 SMALL = {"fcnet_hiddens": [8]}
 
@@ -259,10 +261,12 @@ def test_masked_actions_stay_out_of_the_loss(framework, traced):
     obs = {"x": np.zeros((6, 3), np.float32), "action_mask": np.array([[1, 1, 0]] * 6, np.int8)}
     actions = policy.compute_actions(obs).actions
     ones = np.ones(6, np.float32)
-    policy.learn_on_batch({"obs": obs, "actions": actions, "advantages": ones, "value_targets": ones})
+    batch = {"obs": obs, "actions": actions, "advantages": np.arange(6, dtype=np.float32), "value_targets": ones}
+    policy.learn_on_batch(batch)
     after = policy.get_weights()
     assert all(np.isfinite(w).all() for w in after.values())
-    assert np.allclose(after["policy/002/bias"][2], 0.0), "no gradient reached a masked logit"
+    (bias,) = (w for w in after.values() if w.shape == (3,))
+    assert bias[2] == 0.0 and bias[:2].any(), "no gradient reaches a masked logit"
     policy.close()
 
 
@@ -282,7 +286,6 @@ def test_hooks_around_the_policy(framework, traced):
         return {"behaviour_values": model.value_function(), "behaviour_entropy": action_dist.entropy()}
 
     def loss(policy, model, dist_class, batch):
-        policy.difference = model.value_function() if False else batch["behaviour_values"]
         base = (torch_loss if framework == "torch" else tf_loss)(policy, model, dist_class, batch)
         policy.residual = model.value_function() - batch["behaviour_values"]
         return base
@@ -402,7 +405,9 @@ def test_gradients_of_a_users_own(framework, traced, own):
     def compute(policy, optimizer, loss):
         pairs = optimizer.compute_gradients(loss)
         if own:
-            assert "SGD" in type(optimizer.own).__name__ and optimizer.variables if framework != "torch" else True
+            assert type(optimizer.own).__name__ == "SGD"
+            own_part = optimizer.param_groups if framework == "torch" else optimizer.learning_rate
+            assert own_part is not None
         seen.append(len(pairs))
         if framework == "torch":
             return [(g.sign(), v) for g, v in pairs]
@@ -633,9 +638,9 @@ def test_both_frameworks_in_one_algorithm(framework, traced, tmp_path):
         actions = algo.compute_actions(obs, explore=False)
     policy = polylib.load_policy(path)
     np.testing.assert_array_equal(policy.compute_actions(obs, explore=False).actions, actions)
-    with polylib.load_policy(path, framework="torch" if framework != "torch" else "tf2") as other:
-        assert type(other.objective).__name__ != expected
-    with Algorithm.from_checkpoint(path) as algo:
+    other = polylib.load_policy(path, framework="torch" if framework != "torch" else "tf2")
+    assert type(other.objective).__name__ != expected
+    with Algorithm.from_checkpoint(path, env=MatchEnv) as algo:
         assert type(algo) is algorithm and algo.train()["timesteps_total"] == 40
 
 
@@ -649,7 +654,7 @@ def test_an_optimizers_state_goes_into_checkpoints(framework, traced, tmp_path):
         algo.train()
         path = algo.save(str(tmp_path / "checkpoint")).checkpoint.path
         algo.train()
-        with Algorithm.from_checkpoint(path) as other:
+        with Algorithm.from_checkpoint(path, env=MatchEnv) as other:
             other.train()
             assert_same(algo.get_weights()["default_policy"], other.get_weights()["default_policy"], 1e-6)
     assert polylib.load_policy(path).num_updates == 1
@@ -721,7 +726,7 @@ def test_algorithms_by_module(tmp_path, monkeypatch):
 
 def test_algorithms_by_module_on_the_command_line(tmp_path):
     (tmp_path / "my_algorithms.py").write_text(MODULE)
-    command = [sys.executable, "-m", "polylib", "train", "--algo", "my_algorithms:MyPG", "--env", "CartPole-v1"]
+    command = [sys.executable, ROOT / "bin/train", "--algo", "my_algorithms:MyPG", "--env", "CartPole-v1"]
 
     def run(*args):
         return subprocess.run([*command, *args], cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -46,46 +46,55 @@ def anew():
     fused._kernel.cache_clear()
 
 
-# --- dense layers with tanh
+# --- dense layers
+
+ACTIVATIONS = ("none", "tanh", "relu")
+each = pytest.mark.parametrize("activation", ACTIVATIONS)
 
 
 @pytest.mark.parametrize(("rows", "fan_in", "units"), [(1, 1, 1), (7, 3, 5), (128, 4, 256), (128, 256, 256)])
-def test_the_fused_layer_is_the_plain_one(rows, fan_in, units):
+@each
+def test_the_fused_layer_is_the_plain_one(rows, fan_in, units, activation):
     args, weights = tensors((rows, fan_in), (units, fan_in), (units,)), tensors((rows, units), seed=1)[0].detach()
     args[1].data /= math.sqrt(fan_in)
     results = []
-    for f in (fused.linear_tanh, fused.plain):
-        y = f(*args)
+    for f in (fused.linear, fused.plain):
+        y = f(*args, activation)
         results.append([y.detach(), *torch.autograd.grad((y * weights / rows).sum(), args)])
     for found, expected in zip(*results, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
-def test_large_and_bad_numbers_come_out_as_from_tanh():
+@each
+def test_large_and_bad_numbers_come_out_as_from_torch(activation):
     x = torch.tensor([[math.nan], [math.inf], [-math.inf], [1e30], [-1e30], [1e-20], [9.5]])
     args = x, torch.ones(1, 1), torch.zeros(1)
-    np.testing.assert_allclose(fused.linear_tanh(*args), fused.plain(*args), atol=1e-6)
+    np.testing.assert_allclose(fused.linear(*args, activation), fused.plain(*args, activation), atol=1e-6)
 
 
-def test_rows_of_any_layout_and_none_at_all():
+@each
+def test_rows_of_any_layout_and_none_at_all(activation):
     weight, bias = torch.randn(4, 3), torch.randn(4)
     whole = torch.randn(8, 7)
     for x in (whole.t()[:, :3], whole[1:5, 2:5], whole[:1, :3].expand(5, 3), whole[:, :1].expand(8, 3), whole[:0, :3]):
-        np.testing.assert_allclose(fused.linear_tanh(x, weight, bias), fused.plain(x, weight, bias), atol=1e-6)
+        args = x, weight, bias, activation
+        np.testing.assert_allclose(fused.linear(*args), fused.plain(*args), atol=1e-6)
 
 
-def test_gradients_where_autograd_asks_more():
+@each
+def test_gradients_where_autograd_asks_more(activation):
     """Of a graph used twice, of an input without one, of equal gradients (no memory of their own), of gradients."""
     x, weight, bias = tensors((6, 3), (4, 3), (4,))
     seconds = []
-    for f in (fused.linear_tanh, fused.plain):
-        y = f(x, weight, bias)
+    for f in (fused.linear, fused.plain):
+        y = f(x, weight, bias, activation)
         first = torch.autograd.grad(y.sum(), (weight, bias), retain_graph=True)
         again = torch.autograd.grad(y.sum(), (weight, bias))
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-        assert f(x.detach(), weight, bias).requires_grad
-        (slope,) = torch.autograd.grad(f(x, weight, bias).square().sum(), x, create_graph=True)
-        seconds.append([*first, *torch.autograd.grad(slope.square().sum(), (x, weight, bias))])
+        assert f(x.detach(), weight, bias, activation).requires_grad
+        # A linear layer's slope depends on the weights alone.
+        (slope,) = torch.autograd.grad(f(x, weight, bias, activation).square().sum(), x, create_graph=True)
+        seconds.append([*first, *torch.autograd.grad(slope.square().sum(), (x, weight, bias), allow_unused=True)])
     for found, expected in zip(*seconds, strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
@@ -93,7 +102,7 @@ def test_gradients_where_autograd_asks_more():
 def test_inference_mode():
     args = tensors((6, 3), (4, 3), (4,))
     with torch.inference_mode():
-        y = fused.linear_tanh(*args)
+        y = fused.linear(*args)
     assert y.is_inference()
     np.testing.assert_allclose(y, fused.plain(*args).detach(), atol=1e-6)
 
@@ -107,7 +116,7 @@ def test_what_the_kernel_is_not_for(dtype, monkeypatch):
 
     monkeypatch.setattr(fused, "_kernel", refuse)
     x = torch.randn(2, 5, 3, dtype=dtype) if dtype == torch.float32 else torch.randn(5, 3, dtype=dtype)
-    y = fused.linear_tanh(x, torch.randn(4, 3, dtype=dtype), torch.randn(4, dtype=dtype))
+    y = fused.linear(x, torch.randn(4, 3, dtype=dtype), torch.randn(4, dtype=dtype))
     assert y.dtype == dtype and y.shape == (*x.shape[:-1], 4)
 
 

@@ -36,6 +36,7 @@ class DQNConfig(ReplayConfig):
     """
 
     algo_name: ClassVar[str] = "DQN"
+    recurrent: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
         *REPLAY_OPTIONS,
         Option("lr", "training", 5e-4, schedule_or_number(), "Learning rate, or a schedule [[timestep, value], ...]."),

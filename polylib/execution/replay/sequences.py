@@ -111,6 +111,10 @@ class SequenceReplayBuffer(Replay):
             key = (int(episodes[start]), int(agents[start]))
             rows = {name: x[start:stop].copy() for name, x in flat.items()}
             self._extend(key, rows, int(times[start]), stop - start, bool(done[stop - 1]))
+        held = sum(x.count for x in self._open.values())
+        while held > self.capacity and len(self._open) > 1:
+            # Episodes that nobody goes on with (of a worker that was lost) would be held for ever.
+            held -= self._open.pop(next(iter(self._open))).count
         return np.arange(first, self._added)
 
     def sample(
@@ -221,9 +225,6 @@ class SequenceReplayBuffer(Replay):
             held.burn_in = stop - begin
         if done:
             self._finish(self._open.pop(key))
-        elif sum(x.count for x in self._open.values()) > max(self.capacity, held.count):
-            # Episodes that nobody goes on with (of a worker that was lost) would be held for ever.
-            del self._open[next(iter(self._open))]
 
     def _finish(self, held: _Open) -> None:
         """Stores the steps that are left when an episode ends; of whole episodes only those from their start."""

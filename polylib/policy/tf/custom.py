@@ -127,22 +127,38 @@ class CustomKerasNetwork:
         return out
 
     def _sequences(self, inputs: Mapping[str, Any], training: bool) -> tuple[dict[str, Any], list[Any]]:
+        """Outputs of all steps as rows, the last states; losses are means over steps: weights are penalised once."""
         time = inputs[SEQ_MASK].shape[1]
-        steps = {name: tf.reshape(inputs[name], (-1, time, *inputs[name].shape[1:])) for name in self.spec.inputs}
-        states = {f"state_{i}": inputs[f"state_{i}"] for i in range(len(self.state))}
-        outs: list[dict[str, Any]] = []
-        losses: list[list[Any]] = []
-        for t in range(time):
-            out, found = self._call({**{name: x[:, t] for name, x in steps.items()}, **states}, training)
-            states = {f"state_{i}": out[name] for i, name in enumerate(self.state_outputs)}
-            outs.append(out)
-            losses.append(found)
-        names = [name for name in outs[0] if name not in states and name not in self.state_outputs]
-        rows = {name: tf.stack([out[name] for out in outs], 1) for name in names}
-        result = {name: tf.reshape(x, (-1, *x.shape[2:])) for name, x in rows.items()}
-        result.update({name: outs[-1][name] for name in self.state_outputs})
-        # Weights are penalised once, not once for each step.
-        return result, [tf.add_n(list(parts)) / float(time) for parts in zip(*losses, strict=True)]
+        steps = {
+            name: tf.transpose(x, (1, 0, *range(2, len(x.shape))))
+            for name, x in (
+                (name, tf.reshape(inputs[name], (-1, time, *inputs[name].shape[1:]))) for name in self.spec.inputs
+            )
+        }
+        names = [name for name in self.spec.outputs if self._optional_given or name not in self.spec.optional]
+
+        def step(t: Any, states: list[Any], outs: list[Any], loss: Any) -> tuple[Any, list[Any], list[Any], Any]:
+            given = {name: x[t] for name, x in steps.items()}
+            given.update({f"state_{i}": x for i, x in enumerate(states)})
+            out, losses = self._call(given, training)
+            outs = [array.write(t, out[name]) for name, array in zip(names, outs, strict=True)]
+            return t + 1, [out[name] for name in self.state_outputs], outs, tf.add_n([loss, *losses])
+
+        state = (
+            tf.constant(0),
+            [inputs[f"state_{i}"] for i in range(len(self.state))],
+            [tf.TensorArray(tf.float32, time, element_shape=(None, self.spec.outputs[name])) for name in names],
+            tf.constant(0.0),
+        )
+        # A loop of TensorFlow's in a graph: one trace of the model, however long sequences are.
+        _, states, outs, loss = tf.while_loop(
+            lambda t, *_: t < time, step, state, parallel_iterations=1, maximum_iterations=time
+        )
+        rows = {
+            name: tf.reshape(tf.transpose(array.stack(), (1, 0, 2)), (-1, self.spec.outputs[name]))
+            for name, array in zip(names, outs, strict=True)
+        }
+        return {**rows, **dict(zip(self.state_outputs, states, strict=True))}, [loss / float(time)]
 
     def _call(self, inputs: Mapping[str, Any], training: bool) -> tuple[dict[str, Any], list[Any]]:
         """The model's outputs by name, and its losses if it is training."""

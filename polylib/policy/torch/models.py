@@ -14,7 +14,7 @@ from polylib.models.networks import SEQ_MASK, Convolution, Layer, NetworkSpec, S
 from polylib.models.recurrent import CELLS
 from polylib.policy.torch import ops
 from polylib.policy.torch.custom import CustomTorchNetwork
-from polylib.policy.torch.fused import linear_tanh
+from polylib.policy.torch.fused import linear
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "tanh": torch.tanh,
@@ -178,8 +178,8 @@ class TorchNetwork(SpecNetwork, nn.Module):
             return _one_hot(layer, x)
         made: Any = self._made[layer.name]
         if layer.kind == "dense":
-            if layer.activation == "tanh":
-                return linear_tanh(x, made.weight, made.bias)
+            if layer.activation in (None, "tanh", "relu"):
+                return linear(x, made.weight, made.bias, layer.activation or "none")
             x = F.linear(x, made.weight, made.bias)
         else:
             x = made(x)

@@ -15,6 +15,7 @@ from policies import BOX, DISCRETE, make, make_spec, random_batch
 from polylib.models.numpy_network import NumpyNetwork
 from polylib.policy import numpy_ops
 from polylib.policy.policy import Policy
+from polylib.policy.testing import close
 
 F32 = np.float32
 S = gym.spaces
@@ -153,12 +154,11 @@ def test_acting_and_values_agree(kind):
         states = [batch[f"state_in_{i}"] for i in range(len(p.get_initial_state()))]
         previous = {name: batch[name] for name in p.previous}
         out = p.compute_actions(batch["obs"], states, **previous)
-        outs[mode] = out, p.compute_values(batch["obs"], states, *(previous.get(x) for x in ("prev_actions", "prev_rewards")))
+        values = p.compute_values(batch["obs"], states, previous.get("prev_actions"), previous.get("prev_rewards"))
+        outs[mode] = out, values
         logp = p.compute_log_likelihoods(out.actions, batch["obs"], states, **previous)
         if "action_raw" not in out.extras:
             np.testing.assert_allclose(logp, out.extras["action_logp"], rtol=1e-4, atol=1e-5)
-    from polylib.policy.testing import close
-
     reference = outs["numpy", False]
     for mode in AVAILABLE:
         close(outs[mode], reference, str(mode), 1e-4, 1e-5)

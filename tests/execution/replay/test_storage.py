@@ -12,7 +12,7 @@ from execution.replay.streams import Env, Naive, assert_same, fragment_of, strea
 
 from polylib.errors import BatchError, ConfigError
 from polylib.execution.replay import ReplayBuffer, from_spaces
-from polylib.execution.replay.storage import SHARE_ABOVE, Storage
+from polylib.execution.replay.storage import LOOKAHEAD, SHARE_ABOVE, Storage
 from polylib.policy.fragment import Fragment
 from polylib.policy.sample_batch import SampleBatch, concat_samples
 
@@ -85,6 +85,17 @@ def test_rows_that_are_handed_over_when_their_n_steps_are_known() -> None:
         naive.add(batch[i : i + 1])
         check_all(storage, naive)
     assert storage.side_slots == 4
+
+
+def test_a_longer_n_than_is_looked_ahead_costs_memory_only() -> None:
+    env = Env(np.random.default_rng(0), iter(range(9)), 33, longest=1)
+    env.length = 99
+    storage, naive = Storage(70), Naive(70)
+    for count in (40, 3, 45):
+        batch = transitions(fragment_of(env.steps(count)), n=LOOKAHEAD + 5)
+        storage.append(batch)
+        naive.add(batch)
+        check_all(storage, naive)
 
 
 def test_two_agents_of_one_episode() -> None:
