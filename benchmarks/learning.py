@@ -1,12 +1,13 @@
-"""How many environment steps PPO needs to reach a reward, by mode and seed; keeps the table in LEARNING.md.
+"""How many environment steps algorithms need to reach a reward, by task, mode and seed; keeps the table in LEARNING.md.
 
-    python benchmarks/learning.py                                  CartPole-v1, three fast modes, seeds 0 to 4
+    python benchmarks/learning.py                                  PPO on CartPole-v1, three fast modes, seeds 0 to 4
+    python benchmarks/learning.py --list                           the tasks
+    python benchmarks/learning.py --task dqn-cartpole --modes tf   one of them
     python benchmarks/learning.py --modes tf2 --seeds 0            plain eager tf2
-    python benchmarks/learning.py --env Pendulum-v1 --seeds 0
-    python benchmarks/learning.py --config '{"num_workers": 2}'    other settings than the defaults
 
-A run ends when the mean reward of the last 100 episodes reaches the bound, or after so many steps. Its row replaces the
-one that the table has for the same environment, settings, mode and seed. One run after another, on one thread each.
+A run ends when the mean reward of the last episodes (100, or what the task's settings say) reaches the bound, or after
+so many steps. Its row replaces the one that the table has for the same task, mode and seed. One run after another, on
+one thread each.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import importlib.metadata
 import json
 import math
 import platform
+import statistics
+import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,22 +30,35 @@ from polylib.algorithms.registry import get_config_class
 from polylib.threads import limit_threads
 
 TABLE = Path(__file__).parent / "LEARNING.md"
+sys.path.insert(0, str(Path(__file__).parent))  # the environments in toys.py
 MODES = {"tf": ("tf", False), "tf2": ("tf2", False), "tf2-traced": ("tf2", True), "torch": ("torch", False)}
 FAST_MODES = ("tf", "tf2-traced", "torch")
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be learned: a mean reward over the last 100 episodes, within so many environment steps."""
+    """What is to be learned: a mean reward over the last episodes, within so many environment steps.
 
+    Attributes:
+        algo: the algorithm's name.
+        env: a Gymnasium id, or "module:Class".
+        bound: the mean reward.
+        steps: environment steps at most.
+        config: keys over the algorithm's defaults.
+        peer: steps that Stable-Baselines3 2.9 needs at its zoo's settings, seeds 0, 1, 2; None: it doesn't get there.
+    """
+
+    algo: str
+    env: str
     bound: float
     steps: int
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    peer: tuple[int | None, ...] = ()
 
 
 # Pendulum-v1 pays about -1200 for random torques and -150 for good ones. PPO's defaults learn it slowly: they value the
 # far future, and clip the value errors of returns in the hundreds.
-PENDULUM = {
+_PENDULUM = {
     "gamma": 0.95,
     "lambda": 0.95,
     "lr": 1e-3,
@@ -50,16 +67,127 @@ PENDULUM = {
     "vf_clip_param": 10_000,
     "grad_clip": 0.5,
 }
-TASKS = {"CartPole-v1": Task(150.0, 40_000), "Pendulum-v1": Task(-400.0, 100_000, PENDULUM)}
+_MEMORY = {
+    "num_envs_per_worker": 8,
+    "train_batch_size": 4000,
+    "sgd_minibatch_size": 640,
+    "num_sgd_iter": 6,
+    "lr": 5e-4,
+    "gamma": 0.95,
+    "lambda": 0.95,
+    # Values share the network with the policy: their errors, in the hundreds, must not drown everything else.
+    "vf_loss_coeff": 1e-4,
+    "grad_clip": 0.5,
+}
+_SMALL = {"fcnet_hiddens": [64]}
+_CELL = {**_SMALL, "lstm_cell_size": 64, "max_seq_len": 20}
+_PIXELS = {
+    "num_envs_per_worker": 8,
+    "train_batch_size": 1000,
+    "sgd_minibatch_size": 250,
+    "num_sgd_iter": 5,
+    "lr": 5e-4,
+    "model": {"conv_filters": [[8, [6, 6], 6], [32, [7, 7], 1]], "vf_share_layers": True},
+}
+# From here on: the settings of Stable-Baselines3's zoo as far as the algorithms have them, over the last 20 episodes.
+_LAST = {"metrics_num_episodes_for_smoothing": 20}
+_PPO_450 = {
+    **_LAST,
+    "num_envs_per_worker": 8,
+    "train_batch_size": 256,
+    "sgd_minibatch_size": 256,
+    "num_sgd_iter": 20,
+    "lr": [[0, 1e-3], [100_000, 0.0]],
+    "gamma": 0.98,
+    "lambda": 0.8,
+    "clip_param": 0.2,
+    "kl_coeff": 0.0,
+    "vf_loss_coeff": 0.5,
+    "vf_clip_param": 10_000,
+    "grad_clip": 0.5,
+    "model": {"fcnet_hiddens": [64, 64]},
+}
+_A2C = {
+    **_LAST,
+    "num_envs_per_worker": 8,
+    "rollout_fragment_length": 5,
+    "train_batch_size": 40,
+    "lr": 7e-4,
+    "entropy_coeff": 0.0,
+    "grad_clip": 0.5,
+    "min_time_s_per_iteration": None,
+    "min_sample_timesteps_per_iteration": 1000,
+    "model": {"fcnet_hiddens": [64, 64]},
+}
+_DQN = {
+    **_LAST,
+    "lr": 5e-4,
+    "train_batch_size": 64,
+    "rollout_fragment_length": 4,
+    "n_step": 3,
+    "target_network_update_freq": 500,
+    "model": {"fcnet_hiddens": [64, 64], "fcnet_activation": "relu"},
+    "hiddens": [64],
+}
+_SAC = {
+    **_LAST,
+    "optimization": {"actor_learning_rate": 1e-3, "critic_learning_rate": 1e-3, "entropy_learning_rate": 1e-3},
+    "num_steps_sampled_before_learning_starts": 500,
+    "min_time_s_per_iteration": None,
+    "min_sample_timesteps_per_iteration": 200,
+}
+_TD3 = {
+    **_LAST,
+    "gamma": 0.98,
+    "num_steps_sampled_before_learning_starts": 2000,
+    "train_batch_size": 256,
+    "min_sample_timesteps_per_iteration": 200,
+    "exploration_config": {"type": "GaussianNoise", "random_timesteps": 2000, "stddev": 0.1, "final_scale": 1.0},
+}
+_PPO_PENDULUM = {
+    **_LAST,
+    "num_envs_per_worker": 4,
+    "train_batch_size": 2048,
+    "sgd_minibatch_size": 128,
+    "num_sgd_iter": 10,
+    "lr": 1e-3,
+    "gamma": 0.9,
+    "lambda": 0.95,
+    "clip_param": 0.2,
+    "kl_coeff": 0.0,
+    "vf_loss_coeff": 0.5,
+    "vf_clip_param": 10_000,
+    "grad_clip": 0.5,
+    "model": {"fcnet_hiddens": [64, 64], "free_log_std": True},
+}
+TASKS = {
+    "ppo-cartpole": Task("PPO", "CartPole-v1", 150.0, 40_000),
+    "ppo-pendulum": Task("PPO", "Pendulum-v1", -400.0, 100_000, _PENDULUM),
+    "lstm-stateless-cartpole": Task(
+        "PPO", "toys:StatelessCartPole", 150.0, 150_000, {**_MEMORY, "model": {**_CELL, "use_lstm": True}}
+    ),
+    "gru-stateless-cartpole": Task(
+        "PPO", "toys:StatelessCartPole", 150.0, 150_000, {**_MEMORY, "model": {**_CELL, "use_gru": True}}
+    ),
+    # Not to be reached: without memory there is nothing to balance by.
+    "mlp-stateless-cartpole": Task("PPO", "toys:StatelessCartPole", 150.0, 150_000, {**_MEMORY, "model": _SMALL}),
+    "ppo-cartpole-450": Task("PPO", "CartPole-v1", 450.0, 150_000, _PPO_450, (24_112, 18_840, 21_392)),
+    "a2c-cartpole-450": Task("A2C", "CartPole-v1", 450.0, 300_000, _A2C, (106_088, 102_456, 83_512)),
+    "dqn-cartpole-450": Task("DQN", "CartPole-v1", 450.0, 100_000, _DQN, (None, None, None)),
+    "sac-pendulum": Task("SAC", "Pendulum-v1", -250.0, 30_000, _SAC, (6_800, 6_000, 6_400)),
+    "td3-pendulum": Task("TD3", "Pendulum-v1", -250.0, 40_000, _TD3, (17_800, 17_400, 17_200)),
+    "ppo-pendulum-250": Task("PPO", "Pendulum-v1", -250.0, 150_000, _PPO_PENDULUM, (40_800, 52_000, 40_800)),
+    "vision-catch": Task("PPO", "toys:PixelCatch", 0.9, 100_000, _PIXELS),
+}
 
-HEADER = """# How fast PPO learns
+HEADER = """# How fast algorithms learn
 
-Environment steps until the mean reward of the last 100 episodes reaches the bound, written by `benchmarks/learning.py`.
-"Steps" is empty where it wasn't reached. "First" is the mean reward after the first iteration that finished an episode.
-
-| env | config | mode | seed | bound | steps | reward | first | seconds | versions | date |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+Environment steps until the mean reward of the last episodes reaches the bound, written by `benchmarks/learning.py`
+(`--list` shows each task's settings). "Steps" is empty where it wasn't reached. "First" is the mean reward after the
+first iteration that finished an episode.
 """
+COLUMNS = "| task | mode | seed | bound | steps | reward | first | seconds | versions | date |\n"
+_RULE = "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
 
 
 @dataclass(frozen=True)
@@ -68,13 +196,12 @@ class Run:
 
     Attributes:
         steps: environment steps when the bound was reached, or None.
-        reward: mean reward of the last 100 episodes at the end.
+        reward: mean reward of the last episodes at the end.
         first: the same after the first iteration that finished an episode.
         seconds: of training, without imports and set-up.
     """
 
-    env: str
-    config: str
+    task: str
     mode: str
     seed: int
     bound: float
@@ -87,40 +214,32 @@ class Run:
 
     @property
     def key(self) -> tuple[str, ...]:
-        return self.cells()[:4]
+        return self.cells()[:3]
 
     def cells(self) -> tuple[str, ...]:
         steps = "" if self.steps is None else str(self.steps)
         numbers = (f"{self.bound:g}", steps, f"{self.reward:.1f}", f"{self.first:.1f}", f"{self.seconds:.1f}")
-        return (self.env, f"`{self.config}`", self.mode, str(self.seed), *numbers, self.versions, self.date)
+        return (self.task, self.mode, str(self.seed), *numbers, self.versions, self.date)
 
 
 def learn(
-    mode: str,
-    seed: int,
-    env: str = "CartPole-v1",
-    config: dict[str, Any] | None = None,
-    bound: float | None = None,
-    steps: int | None = None,
-    algo: str = "PPO",
+    mode: str, seed: int, task: str = "ppo-cartpole", config: Mapping[str, Any] | None = None, **changes: Any
 ) -> Run:
     """Trains until the bound is reached or the steps are used up.
 
     Args:
         mode: a key of `MODES`.
         seed: of everything.
-        env: a Gymnasium id.
-        config: keys over the algorithm's defaults; None: those of `TASKS`.
-        bound: mean reward of the last 100 episodes; None: that of `TASKS`.
-        steps: environment steps at most; None: those of `TASKS`.
-        algo: the algorithm's name.
+        task: a key of `TASKS`.
+        config: keys over the algorithm's defaults; None: the task's.
+        **changes: `bound` or `steps` instead of the task's.
     """
-    task = TASKS.get(env, Task(math.inf, 100_000))
-    bound, steps = task.bound if bound is None else bound, task.steps if steps is None else steps
-    config = task.config if config is None else config
+    chosen = TASKS[task]
+    bound, steps = changes.get("bound", chosen.bound), changes.get("steps", chosen.steps)
+    config = chosen.config if config is None else config
     framework, traced = MODES[mode]
-    settings = get_config_class(algo)().environment(env).framework(framework, eager_tracing=traced)
-    settings.debugging(seed=seed).update_from_dict(config)
+    settings = get_config_class(chosen.algo)().environment(chosen.env).framework(framework, eager_tracing=traced)
+    settings.debugging(seed=seed).update_from_dict(dict(config))
     with settings.build() as algorithm:
         start = time.perf_counter()
         result = algorithm.train()
@@ -131,8 +250,7 @@ def learn(
         seconds = time.perf_counter() - start
     reached = result["episode_reward_mean"] >= bound and result["timesteps_total"] <= steps
     return Run(
-        env,
-        json.dumps(config, sort_keys=True),
+        task,
         mode,
         seed,
         bound,
@@ -153,35 +271,60 @@ def versions(framework: str) -> str:
 
 
 def write(runs: list[Run], table: Path = TABLE) -> None:
-    """Puts runs into the table, in place of older ones with the same key."""
+    """Puts runs into the table, in place of older ones with the same key, and sums up above it."""
     rows: dict[tuple[str, ...], tuple[str, ...]] = {}
     if table.exists():
         for line in table.read_text(encoding="utf-8").splitlines():
             cells = tuple(cell.strip() for cell in line.strip().strip("|").split(" | "))
-            if line.startswith("| ") and not line.startswith(("| env ", "| --- ")):
-                rows[cells[:4]] = cells
+            if len(cells) == COLUMNS.count(" | ") + 1 and not line.startswith(("| task ", "| --- ")):
+                rows[cells[:3]] = cells
     rows.update({run.key: run.cells() for run in runs})
-    text = "".join(f"| {' | '.join(rows[key])} |\n" for key in sorted(rows))
-    table.write_text(HEADER + text, encoding="utf-8")
+    order = {name: i for i, name in enumerate(TASKS)}
+    keys = sorted(rows, key=lambda key: (order.get(key[0], len(order)), key))
+    text = "".join(f"| {' | '.join(rows[key])} |\n" for key in keys)
+    table.write_text(f"{HEADER}\n{summary(rows)}\n{COLUMNS}{_RULE}{text}", encoding="utf-8")
+
+
+def summary(rows: Mapping[tuple[str, ...], tuple[str, ...]]) -> str:
+    """A line for each task and mode: median and range of the steps, beside Stable-Baselines3's."""
+    lines = ["| task | algorithm, environment | mode | seeds | bound | median steps | range | Stable-Baselines3 |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for name, task in TASKS.items():
+        for mode in MODES:
+            found = [cells for key, cells in rows.items() if key[:2] == (name, mode)]
+            if not found:
+                continue
+            steps = [int(cells[4]) if cells[4] else None for cells in found]
+            reached = sorted(s for s in steps if s is not None)
+            middle = f"{statistics.median(s or 10**9 for s in steps):,.0f}" if len(reached) * 2 > len(steps) else "not"
+            span = f"{reached[0]:,} to {reached[-1]:,}" if reached else ""
+            missed = f", {len(steps) - len(reached)} not" if reached and len(reached) < len(steps) else ""
+            peer = ", ".join("not" if s is None else f"{s:,}" for s in task.peer)
+            cells = (name, f"{task.algo}, {task.env}", mode, str(len(found)), f"{task.bound:g}", middle, span + missed)
+            lines.append(f"| {' | '.join((*cells, peer))} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="show the tasks and their settings")
+    parser.add_argument("--task", choices=TASKS, default="ppo-cartpole")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(FAST_MODES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--env", default="CartPole-v1")
-    parser.add_argument("--algo", default="PPO")
-    parser.add_argument("--config", type=json.loads, help="JSON: keys over the defaults; '{}' for none")
-    parser.add_argument("--bound", type=float, help="mean reward to reach")
-    parser.add_argument("--steps", type=int, help="environment steps at most")
+    parser.add_argument("--config", type=json.loads, help="JSON: keys over the defaults; prints, writes nothing")
     parser.add_argument("--table", type=Path, default=TABLE)
     args = parser.parse_args()
+    if args.list:
+        for name, task in TASKS.items():
+            print(f"{name}: {task.algo} on {task.env}, {task.bound:g} within {task.steps:,} steps, {dict(task.config)}")
+        return
     limit_threads(1)
     for mode in args.modes:
         for seed in args.seeds:
-            run = learn(mode, seed, args.env, args.config, args.bound, args.steps, args.algo)
+            run = learn(mode, seed, args.task, args.config)
             print(" | ".join(run.cells()), flush=True)
-            write([run], args.table)
+            if args.config is None:
+                write([run], args.table)
 
 
 if __name__ == "__main__":

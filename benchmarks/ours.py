@@ -5,6 +5,7 @@ from __future__ import annotations
 from peers.protocol import serve
 from rows.acting import Act
 from rows.learning import SGD, Reward, Train
+from rows.networks import NetworkSample, NetworkSGD
 from rows.replay import Replay
 from rows.sampling import Sample, SampleWorkers
 from rows.starting import Build, DriverMemory, WorkerMemory, imports
@@ -16,6 +17,8 @@ if __name__ == "__main__":
             "sample": Sample,
             "sample_workers": SampleWorkers,
             "sgd": SGD,
+            "network_sample": NetworkSample,
+            "network_sgd": NetworkSGD,
             "replay": Replay,
             "train": Train,
             "build": Build,

@@ -32,12 +32,12 @@ class Normalised(keras.Model):
         return {"logits": self.logits(x), "value": self.value(x)}
 
 
-def lstm(observation_space, action_space, outputs, units=4):
+def lstm(observation_space, action_space, outputs, units=4, unroll=True):
     """Recurrent: the state goes in and out."""
     obs = keras.Input(observation_space.shape, name="obs")
     states = [keras.Input((units,), name=f"state_{i}") for i in range(2)]
     x = keras.layers.Reshape((1, -1))(obs)
-    x, *new = keras.layers.LSTM(units, return_state=True)(x, initial_state=states)
+    x, *new = keras.layers.LSTM(units, return_state=True, unroll=unroll)(x, initial_state=states)
     heads = [keras.layers.Dense(n)(x) for n in outputs.values()]
     return keras.Model([obs, *states], [*heads, *new])
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from modes import has
 
+CUSTOM = {"custom_loss_tf", "custom_loss_torch", "custom_action_dist"}
 EXAMPLES = Path(__file__).parents[1] / "examples"
-NAMES = {"getting_started", "callbacks_and_traces", "custom_env", "tune_sweep"}
+NAMES = {"getting_started", "callbacks_and_traces", "custom_env", "tune_sweep", *CUSTOM}
 
 
 def load(name):
@@ -49,3 +50,39 @@ def test_custom_env_is_solved():
 def test_tune_sweep(ray_session, tmp_path):
     lr = load("tune_sweep").main(["--iterations", "1", "--batch", "200", "--storage", str(tmp_path)])
     assert lr in (1e-3, 1e-4)
+
+
+@pytest.fixture
+def own_registry(monkeypatch):
+    from polylib.algorithms import registry
+
+    monkeypatch.setattr(registry, "_registered", {})
+
+
+@pytest.mark.skipif(not has("tf"), reason="needs TensorFlow")
+@pytest.mark.parametrize("mode", [["--framework", "tf"], ["--framework", "tf2"], ["--eager"]], ids="-".join)
+def test_custom_loss_tf(mode, own_registry, capsys):
+    """Only eagerly the loss prints, once per update."""
+    args = ["--iterations", "2", "--batch", "200"]
+    assert load("custom_loss_tf").main([*mode, *args]) > 8
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("loss ") for line in lines) == (2 if mode == ["--eager"] else 0)
+    assert "   400 steps" in lines[-1] and "entropy" in lines[-1]
+
+
+@pytest.mark.skipif(not has("torch"), reason="needs torch")
+def test_custom_loss_torch(own_registry, capsys):
+    assert load("custom_loss_torch").main(["--iterations", "2", "--batch", "200"]) > 8
+    assert "   400 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("framework", ["tf2", "torch"])
+@pytest.mark.parametrize("kind", ["ops", "library"])
+def test_custom_action_dist(kind, framework, capsys):
+    if not has("torch" if framework == "torch" else "tf"):
+        pytest.skip(f"needs {framework}")
+    if kind == "library" and framework == "tf2":
+        pytest.importorskip("tensorflow_probability")
+    main = load("custom_action_dist").main
+    assert -12 < main(["--kind", kind, "--framework", framework, "--iterations", "1"]) < -1
+    assert "it acts" in capsys.readouterr().out

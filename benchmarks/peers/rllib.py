@@ -12,7 +12,7 @@ from protocol import Calls, Case, ImportTime, Memory, TimeToReward, resident_mb,
 ENV = "CartPole-v1"
 
 
-def config(mode: str, workers: int = 0, envs: int = 1, **training: Any) -> Any:
+def config(mode: str, workers: int = 0, envs: int = 1, env: str = ENV, **training: Any) -> Any:
     """PPO on CartPole in one of the four modes, everything else as RLlib sets it."""
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.utils.framework import try_import_tf
@@ -28,7 +28,7 @@ def config(mode: str, workers: int = 0, envs: int = 1, **training: Any) -> Any:
     return (
         PPOConfig()
         .api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
-        .environment(ENV)
+        .environment(env)
         .framework(framework, eager_tracing=eager_tracing)
         .env_runners(num_env_runners=workers, num_envs_per_env_runner=envs, rollout_fragment_length="auto")
         .resources(num_gpus=0)
@@ -114,10 +114,10 @@ class SampleWorkers(Algorithm):
 class SGD(Algorithm):
     """Epochs of minibatch updates on one training batch, as PPO's training step does them."""
 
-    def __init__(self, mode: str, rows: int, minibatch: int, epochs: int) -> None:
+    def __init__(self, mode: str, rows: int, minibatch: int, epochs: int, **training: Any) -> None:
         from ray.rllib.execution.rollout_ops import standardize_fields, synchronous_parallel_sample
 
-        super().__init__(mode, envs=8, train_batch_size=rows, minibatch_size=minibatch, num_epochs=epochs)
+        super().__init__(mode, envs=8, train_batch_size=rows, minibatch_size=minibatch, num_epochs=epochs, **training)
         batch = synchronous_parallel_sample(worker_set=self.algo.env_runner_group, max_env_steps=rows)
         self.batch = standardize_fields(batch.as_multi_agent(), ["advantages"])
         self.updates = epochs * (batch.env_steps() // minibatch)
@@ -130,6 +130,34 @@ class SGD(Algorithm):
         for _ in range(n):
             train(self.algo, self.batch)
         return time.perf_counter() - start, n * self.updates
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """Settings of a network with memory, or for pictures."""
+    if name == "lstm":
+        return {"model": {"use_lstm": True, "lstm_cell_size": 256, "max_seq_len": 20}}
+    from pixels import PIXELS, Pixels
+    from ray.tune import register_env
+
+    register_env(PIXELS, Pixels)
+    return {"env": PIXELS}
+
+
+class NetworkSample(Sample):
+    """`Sample` with another network."""
+
+    def __init__(self, mode: str, network: str, envs: int, steps: int) -> None:
+        Algorithm.__init__(
+            self, mode, envs=envs, train_batch_size=steps, minibatch_size=128, **settings_of(network)
+        )
+
+
+class NetworkSGD(SGD):
+    """`SGD` with another network, counting rows."""
+
+    def __init__(self, mode: str, network: str, rows: int, minibatch: int, epochs: int) -> None:
+        super().__init__(mode, rows, minibatch, epochs, **settings_of(network))
+        self.updates = epochs * self.batch.env_steps()
 
 
 class Train(Algorithm):
@@ -272,6 +300,8 @@ if __name__ == "__main__":
             "sample": Sample,
             "sample_workers": SampleWorkers,
             "sgd": SGD,
+            "network_sample": NetworkSample,
+            "network_sgd": NetworkSGD,
             "replay": Replay,
             "train": Train,
             "build": Build,

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from rows import acting, learning, replay, sampling, starting, traces
+from rows import acting, learning, networks, replay, sampling, starting, traces
 from rows.spec import Row
 
-ROWS: list[Row] = [*acting.ROWS, *sampling.ROWS, *learning.ROWS, *replay.ROWS, *traces.ROWS, *starting.ROWS]
+ROWS: list[Row] = [
+    *acting.ROWS,
+    *sampling.ROWS,
+    *learning.ROWS,
+    *networks.ROWS,
+    *replay.ROWS,
+    *traces.ROWS,
+    *starting.ROWS,
+]

@@ -200,6 +200,9 @@ class Algorithm(TrainableAdapter):
                 and time.perf_counter() - start >= (config["min_time_s_per_iteration"] or 0.0)
             ):
                 break
+        acting = self.workers.local_worker().pop_act_s()
+        if acting:
+            self._timers["act"] = acting  # part of "sample"
         self._timers["training_iteration"] = time.perf_counter() - start
         return self._result(learner, sampled, trained)
 

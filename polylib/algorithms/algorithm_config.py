@@ -222,6 +222,8 @@ class AlgorithmConfig:
             if group is not None and option.group != group:
                 raise UnknownKeyError(f"config key {label!r} is set by .{option.group}(), not by .{group}()")
             new = self._merged_model(value) if option.name == "model" else check_value(option, value, label)
+            if option.name == "exploration_config":
+                new = self._merged_exploration(new)
             if option.name in checked and checked[option.name][2] != new:
                 raise ConfigError(f"config keys {checked[option.name][1]!r} and {label!r} are the same key: set one")
             checked[option.name] = (option, label, new)
@@ -256,6 +258,13 @@ class AlgorithmConfig:
             merged[option.name] = check_value(option, value, f"model.{key}")
             refuse_if_not_built(option, merged[option.name], f"model.{key}")
         return merged
+
+    def _merged_exploration(self, values: Any) -> Any:
+        """Over the keys that are set, if the type stays what it is: each type has keys of its own."""
+        old = self._values["exploration_config"]
+        if is_search_space(values) or is_search_space(old) or values.get("type", old.get("type")) != old.get("type"):
+            return values
+        return {**old, **values}
 
     # --- the grouped methods: each takes the keys of its group as keyword arguments
 

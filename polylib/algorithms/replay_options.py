@@ -91,8 +91,13 @@ class ReplayConfig(AlgorithmConfig):
                 "config key 'replay_buffer_config.type': a ReservoirReplayBuffer holds transitions, and networks with "
                 "state learn from sequences"
             )
+        if replay.storage_unit == "episodes":
+            raise NotBuiltError(
+                "config key 'replay_buffer_config.storage_unit': networks with state learn from 'sequences' of at most "
+                "model.max_seq_len steps in this version, not from whole 'episodes'"
+            )
         whole, longest = replay.replay_sequence_length + replay.replay_burn_in, model["max_seq_len"]
-        if replay.storage_unit == "sequences" and whole > longest:
+        if whole > longest:
             raise ConfigError(
                 f"config key 'model.max_seq_len': {longest} steps are fewer than the {whole} of a replayed sequence "
                 "(replay_burn_in + replay_sequence_length); raise it"
@@ -102,7 +107,7 @@ class ReplayConfig(AlgorithmConfig):
         """`replay_buffer_config` with the algorithm's defaults below it; sequences for networks with state."""
         settings = {**self.defaults.get("replay_buffer_config", {}), **self["replay_buffer_config"]}
         model = self["model"]
-        if any(model[key] for key in _MEMORY) and settings.get("storage_unit", "sequences") == "sequences":
+        if any(model[key] for key in _MEMORY) and settings.get("storage_unit") != "episodes":
             burn_in = settings.get("replay_burn_in", 0)
             if settings.get("replay_sequence_length", -1) in (-1, None) and isinstance(burn_in, int):
                 settings["replay_sequence_length"] = max(1, model["max_seq_len"] - burn_in)

@@ -231,6 +231,13 @@ class RolloutWorker:
         """The episodes finished since the last call."""
         return self._sampler.pop_episodes() if self._sampler else []
 
+    def pop_act_s(self) -> float:
+        """Seconds that policies took to act in `sample()` since the last call."""
+        if self._sampler is None:
+            return 0.0
+        seconds, self._sampler.act_s = self._sampler.act_s, 0.0
+        return seconds
+
     def get_policy(self, policy_id: str = DEFAULT_POLICY_ID) -> Policy:
         """A policy by id.
 
@@ -273,6 +280,7 @@ class RolloutWorker:
     def get_state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """How this worker goes on sampling: JSON values, and arrays by name. Weights aren't part of it."""
         values: dict[str, Any] = {"rng": {name: p.rng.bit_generator.state for name, p in self.policy_map.items()}}
+        values["exploration"] = {name: p.exploration_state() for name, p in self.policy_map.items()}
         arrays: dict[str, np.ndarray] = {}
         if self._sampler is not None:
             values["sampler"], arrays = self._sampler.get_state()
@@ -283,6 +291,9 @@ class RolloutWorker:
         for name, state in values["rng"].items():
             if name in self.policy_map:
                 self.policy_map[name].rng.bit_generator.state = state
+        for name, state in values.get("exploration", {}).items():
+            if name in self.policy_map:
+                self.policy_map[name].set_exploration_state(state)
         if self._sampler is None:
             return True
         return "sampler" in values and self._sampler.set_state(values["sampler"], arrays)

@@ -11,6 +11,7 @@ are steps the policy took, and the observation kept for the bootstrap is the epi
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,7 @@ class Sampler:
         self._reward_clip, self._by_life = reward_clip, by_life
         self._memory = self._first_memory(n)  # what the network takes besides observations, [N, ...] by name
         self.episodes: list[EpisodeMetrics] = []
+        self.act_s = 0.0  # seconds in which the policy acted
         first_id = worker_index * _IDS_PER_WORKER
         self._eps_id, self._next_id = np.arange(first_id, first_id + n), first_id + n
         self._next_unroll = first_id
@@ -342,7 +344,9 @@ class Sampler:
         for name, values in self._memory.items():
             collector.put(row, _stored(name), values)
             inputs[name] = values
+        start = time.perf_counter()
         out = self._act(inputs)
+        self.act_s += time.perf_counter() - start
         columns["eps_id"][row] = self._eps_id
         columns["t"][row] = self._t
         actions = flatten(self.policy.action_space, out.actions, "actions")

@@ -9,6 +9,7 @@ from typing import Any
 from polylib.models.custom import CustomNetwork, custom_network
 from polylib.models.default_networks import actor_critic
 from polylib.models.networks import NetworkSpec
+from polylib.policy.exploration import check_sampling_only
 from polylib.policy.objective import Objective, PolicySpec
 from polylib.policy.ops import Array
 from polylib.schedules import ConstantSchedule, Schedule, make_schedule
@@ -25,6 +26,7 @@ class ActorCritic(Objective):
 
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__(spec)
+        check_sampling_only(self.config.get("exploration_config"), type(self).__name__.removesuffix("Objective"))
         self._schedules: dict[str, Schedule] = {}
         for key in ("lr", *self.schedules):
             # RLlib 2.6 has a key of its own for the schedule, newer versions put it into the value's place.

@@ -107,8 +107,8 @@ class LossDistribution(BoundDistribution):
     def _refuse_in_graph(self, what: str) -> None:
         if self.inputs.shape[0] is None:
             raise FrameworkError(
-                f"{what}() of an action distribution draws on the host, which a traced loss can't do: use the framework's "
-                "own random numbers and the logits, or run it eagerly"
+                f"{what}() of an action distribution draws on the host, which a traced loss can't do: use the "
+                "framework's own random numbers and the logits, or run it eagerly"
             )
 
 
@@ -159,7 +159,9 @@ class FrameworkObjective(ActorCritic):
                 hook(policy, self.spec.observation_space, self.spec.action_space, self.config)
         if hooks.optimizer_fn or hooks.compute_gradients_fn or hooks.apply_gradients_fn:
             self.update_hooks = UpdateHooks(
-                self._own(hooks.optimizer_fn), self._own(hooks.compute_gradients_fn), self._own(hooks.apply_gradients_fn)
+                optimizer=self._own(hooks.optimizer_fn),
+                compute=self._own(hooks.compute_gradients_fn),
+                apply=self._own(hooks.apply_gradients_fn),
             )
 
     def _own(self, hook: Callable[..., Any] | None) -> Callable[..., Any] | None:
@@ -212,7 +214,7 @@ class FrameworkObjective(ActorCritic):
             extra = hooks.extra_action_out_fn(self.policy, given, states, model, dist)
             taken = sorted(set(out) & set(extra))
             if taken:
-                raise ConfigError(f"extra_action_out_fn returns {taken[0]!r}, which the policy itself returns: rename it")
+                raise ConfigError(f"extra_action_out_fn returns {taken[0]!r}, as the policy itself does: rename it")
             out.update(extra)
         return out
 
@@ -337,9 +339,9 @@ def _checked_loss(loss: Any) -> Any:
     if isinstance(loss, list | tuple) and len(loss) == 1:
         loss = loss[0]
     if not hasattr(loss, "shape") or isinstance(loss, np.ndarray | np.generic):
-        raise ConfigError(f"loss_fn returned {type(loss).__name__}, expected a scalar tensor that gradients flow through")
+        raise ConfigError(f"loss_fn returned {type(loss).__name__}, expected a scalar tensor of the framework")
     if getattr(loss, "requires_grad", True) is False:
-        raise ConfigError("loss_fn returned a tensor that doesn't depend on the model: there is nothing to learn from it")
+        raise ConfigError("loss_fn returned a tensor that doesn't depend on the model: nothing can be learned from it")
     if _rank(loss):
         raise ConfigError(f"loss_fn returned shape {list(loss.shape)}, expected a scalar: take the mean over the rows")
     return loss

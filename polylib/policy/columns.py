@@ -44,6 +44,7 @@ RETURNS_TO_GO = "returns_to_go"
 DISCOUNTS = "discounts"
 PRIO_WEIGHTS = "weights"
 SEQ_LENS = "seq_lens"
+BURN_IN = "burn_in"
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ COLUMNS: dict[str, Column] = dict(
         _column(DISCOUNTS, (), np.float32, "gamma ** k, for a row whose rewards and new_obs span k steps."),
         _column(PRIO_WEIGHTS, (), np.float32, "The importance weight of a row from prioritized replay."),
         _column(SEQ_LENS, (), np.int32, "How many steps are real, where a row is a padded sequence of steps."),
+        _column(BURN_IN, (), np.bool_, "The row only leads to a recurrent network's state: nothing is learnt from it."),
     ]
 )
 

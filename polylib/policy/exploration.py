@@ -7,6 +7,7 @@ decides between a random action and the strategy's own; it is 1 in rows that don
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -98,11 +99,21 @@ class Exploration(ABC):
     def _setup(self) -> None:  # noqa: B027  (strategies without settings have nothing to do)
         """Checks settings."""
 
-    def _number(self, key: str, low: float = 0.0) -> float:
+    def _number(self, key: str, high: float = math.inf) -> float:
         value = self.settings[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= low:
-            raise ConfigTypeError(f"config key 'exploration_config.{key}': got {value!r}, expected a number >= {low:g}")
-        return float(value)
+        number = not isinstance(value, bool) and isinstance(value, int | float | np.number)
+        if number and 0 <= value <= high and value < math.inf:
+            return float(value)
+        expected = "a number >= 0" if high == math.inf else f"a number from 0 to {high:g}"
+        kind = ConfigError if number else ConfigTypeError
+        raise kind(f"config key 'exploration_config.{key}': got {value!r}, expected {expected}")
+
+    def get_state(self) -> dict[str, Any]:
+        """What the strategy remembers from step to step, for checkpoints: NumPy and JSON; most remember nothing."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027
+        """Goes on from `get_state()`; without what it needs, anew."""
 
     def _own_size(self) -> int:
         return self.dist.noise_size
@@ -221,7 +232,7 @@ class EpsilonGreedy(Exploration):
         if given is not None:
             return given
         warmup, steps = self._number("warmup_timesteps"), max(1.0, self._number("epsilon_timesteps"))
-        first, last = self._number("initial_epsilon"), self._number("final_epsilon")
+        first, last = self._number("initial_epsilon", 1.0), self._number("final_epsilon", 1.0)
         points = [[warmup, first], [warmup + steps, last]]
         return PiecewiseSchedule(points, name="exploration_config")
 
@@ -260,8 +271,10 @@ class SoftQ(_RandomFirst):
 
     def _setup(self) -> None:
         super()._setup()
+        if not isinstance(self.space, gym.spaces.Discrete):
+            raise ConfigError(f"config key 'exploration_config': SoftQ needs a Discrete action space, not {self.space}")
         self.temperature = self._number("temperature")
-        if self.temperature <= 0:
+        if self.temperature == 0:
             raise ConfigError("config key 'exploration_config.temperature': got 0, expected a number > 0")
 
     def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
@@ -288,6 +301,7 @@ class GaussianNoise(_RandomFirst):
                 f"config key 'exploration_config': {type(self).__name__} needs a Box action space, not {self.space}"
             )
         self.size = int(np.prod(self.space.shape))
+        self.stddev = self._number("stddev") if "stddev" in self.keys else 0.0
         steps = max(1.0, self._number("scale_timesteps"))
         start = self.random_timesteps
         points = [[start, self._number("initial_scale")], [start + steps, self._number("final_scale")]]
@@ -304,7 +318,7 @@ class GaussianNoise(_RandomFirst):
         return self.size
 
     def _own_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray:
-        return self._number("stddev") * rng.standard_normal((rows, self.size), dtype=np.float32)
+        return np.float32(self.stddev) * rng.standard_normal((rows, self.size), dtype=np.float32)
 
     def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
         best, _ = self.dist.sample(ops, dist_inputs, dist_inputs[:, : self.dist.noise_size] * 0.0)
@@ -333,14 +347,24 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
 
     def _setup(self) -> None:
         super()._setup()
+        self.theta, self.sigma = self._number("ou_theta"), self._number("ou_sigma")
+        self.base_scale = self._number("ou_base_scale")
         self.state = np.zeros((0, self.size), np.float32)
 
     def _own_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray:
         if len(self.state) != rows:
             self.state = np.zeros((rows, self.size), np.float32)
         draw = rng.standard_normal((rows, self.size), dtype=np.float32)
-        self.state = self.state - self._number("ou_theta") * self.state + self._number("ou_sigma") * draw
-        return (self._number("ou_base_scale") * self.state).astype(np.float32)
+        self.state = self.state + np.float32(self.theta) * (0.0 - self.state) + np.float32(self.sigma) * draw
+        return np.float32(self.base_scale) * self.state
+
+    def get_state(self) -> dict[str, Any]:
+        """The noise `[rows, size]` as it is now."""
+        return {"state": self.state.copy()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `get_state()`; without it from 0."""
+        self.state = np.array(state.get("state", ()), np.float32).reshape(-1, self.size)
 
 
 _TYPES: dict[str, type[Exploration]] = {
@@ -386,3 +410,30 @@ def make_exploration(
             "polylib.policy.exploration.Exploration"
         )
     return kind({key: value for key, value in config.items() if key != "type"}, space, dist, worker)
+
+
+def check_sampling_only(config: Mapping[str, Any] | None, who: str) -> None:
+    """Checks the `exploration_config` of an algorithm whose losses need the likelihood of what was done.
+
+    Raises:
+        ConfigError: if actions were to come from anything but the action distribution.
+    """
+    given = dict(config or {})
+    kind = given.pop("type", "StochasticSampling")
+    name = kind.rpartition(".")[2] if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
+    if name != "StochasticSampling":
+        raise ConfigError(
+            f"config key 'exploration_config': {who} learns from the actions of its own distribution and takes type "
+            f"'StochasticSampling' only, not {name!r}"
+        )
+    for key, value in given.items():
+        if key not in StochasticSampling.keys:
+            raise UnknownKeyError(
+                f"config key 'exploration_config': StochasticSampling has no key {key!r}."
+                f"{did_you_mean(key, list(StochasticSampling.keys))} It has {', '.join(StochasticSampling.keys)}"
+            )
+        if value:
+            raise ConfigError(
+                f"config key 'exploration_config.{key}': got {value!r}; {who} learns from the actions of its own "
+                "distribution and can't begin with uniform ones: leave it at 0"
+            )

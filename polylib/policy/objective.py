@@ -14,6 +14,7 @@ from polylib.models.custom import CustomNetwork
 from polylib.models.distributions import Distribution, make_distribution
 from polylib.models.networks import NetworkSpec
 from polylib.policy import sequences
+from polylib.policy.exploration import Exploration
 from polylib.policy.fragment import Fragment
 from polylib.policy.ops import Array
 from polylib.policy.sample_batch import SampleBatch
@@ -36,8 +37,10 @@ class Group:
 
 @dataclass(frozen=True)
 class UpdateHooks:
-    """A user's own way from a loss to new weights. What the hooks are given as `optimizer` has `compute_gradients(loss)`
-    and `apply_gradients(grads_and_vars)`, and otherwise is the user's optimizer.
+    """A user's own way from a loss to new weights.
+
+    What the hooks are given as `optimizer` has `compute_gradients(loss)` and `apply_gradients(grads_and_vars)`, and
+    otherwise is the user's optimizer.
 
     Attributes:
         optimizer: `()` to an optimizer of the framework; None: Adam.
@@ -97,6 +100,8 @@ class Objective(ABC):
     numpy_acting: bool = True
     #: How weights are updated, where a user does it in a way of their own.
     update_hooks: UpdateHooks | None = None
+    #: How actions are explored, if not by sampling the action distribution; its state goes with the policy's.
+    exploration: Exploration | None = None
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.config = spec, spec.config
@@ -232,8 +237,11 @@ def next_inputs(batch: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def row_mean(ops: Any, batch: Mapping[str, Array]) -> Callable[[Array], Array]:
-    """The mean over a batch's real rows: a function of an array `[B]`, or of a number."""
+    """The mean over a batch's real rows that are no `burn_in`: a function of an array `[B]`, or of a number."""
     mask = sequences.row_mask(ops, batch)
+    if "burn_in" in batch:
+        learnt = 1.0 - ops.to_float(batch["burn_in"])
+        mask = learnt if mask is None else mask * learnt
     if mask is None:
         return ops.mean
     total = ops.sum(mask)

@@ -467,7 +467,18 @@ class Policy(ABC):
             "global_timestep": self.global_timestep,
             "rng": self.rng.bit_generator.state,
             "filter": self.filter.get_state(),
+            **({"exploration": explored} if (explored := self.exploration_state()) else {}),
         }
+
+    def exploration_state(self) -> dict[str, Any]:
+        """What the exploration remembers from step to step; {} if nothing."""
+        exploration = self.objective.exploration
+        return {} if exploration is None else exploration.get_state()
+
+    def set_exploration_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `exploration_state()`."""
+        if self.objective.exploration is not None:
+            self.objective.exploration.set_state(state)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continues from `get_state()` of a policy of any framework.
@@ -491,6 +502,7 @@ class Policy(ABC):
         self.set_coefficients(**coefficients)
         self.num_updates, self.global_timestep = counters
         self.rng.bit_generator.state = state["rng"]
+        self.set_exploration_state(state.get("exploration", {}))
 
     @classmethod
     def from_checkpoint(

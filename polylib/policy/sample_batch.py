@@ -66,6 +66,7 @@ class SampleBatch(MutableMapping[str, Any]):
     DISCOUNTS = c.DISCOUNTS
     PRIO_WEIGHTS = c.PRIO_WEIGHTS
     SEQ_LENS = c.SEQ_LENS
+    BURN_IN = c.BURN_IN
 
     def __init__(self, columns: Mapping[str, Any] | Iterable[tuple[str, Any]] = (), /, **kwargs: Any) -> None:
         self._columns: dict[str, Any] = {}

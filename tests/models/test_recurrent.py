@@ -232,7 +232,8 @@ def test_previous_actions_and_rewards_go_into_the_layer(kind):
         "prev_rewards": F32([3, -4]),
     }
     weights = make_weights(spec)
-    seen = call("numpy", NetworkSpec("policy", spec.inputs, spec.layers, {"seen": concat.name}), weights, inputs)["seen"]
+    cut = NetworkSpec("policy", spec.inputs, spec.layers, {"seen": concat.name})
+    seen = call("numpy", cut, weights, inputs)["seen"]
     assert seen[0, 4:].tolist() == [1, 0, 0, 0.5, -0.5, 1, 0, 3]
     assert seen[1, 4:].tolist() == [0, 0, 1, 1, 2, 0, 1, -4]
 

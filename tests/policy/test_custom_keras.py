@@ -503,8 +503,12 @@ def test_observations_of_other_kinds_arrive_in_their_dtype():
 # --- memory
 
 
+def looping_lstm(*spaces_and_outputs):
+    return keras_models.lstm(*spaces_and_outputs, unroll=False)
+
+
 @in_all_modes
-@pytest.mark.parametrize("factory", [keras_models.lstm, keras_models.Memory])
+@pytest.mark.parametrize("factory", [keras_models.lstm, looping_lstm, keras_models.Memory])
 def test_learning_from_sequences_steps_through_them(framework, traced, factory):
     """Acting step by step and learning in one go are the same computation: no KL, and the values agree."""
     policy = make((framework, traced), model=custom(factory) | {"max_seq_len": 4}, kl_coeff=0.0)
@@ -628,15 +632,17 @@ def late(observation_space, action_space, outputs):
     return Late()
 
 
+SCALE = tf.Variable(1.0, name="scale")
+
+
 def unknown_to_keras(observation_space, action_space, outputs):
     class Unknown(keras.Model):
         def __init__(self):
             super().__init__()
             self.head = keras.layers.Dense(3)
-            self.scales = [tf.Variable(1.0, name="scale")]
 
         def call(self, x):
-            return self.head(x) * self.scales[0]
+            return self.head(x) * SCALE
 
     return Unknown()
 
@@ -674,7 +680,7 @@ def test_models_that_cannot_be_used(mode, factory, says):
     ("inputs", "space", "says"),
     [
         (lambda: keras.Input((4,)), BOX, ["[N, 3]", "[N, 4]"]),
-        (lambda: keras.Input((2,), name="angle"), NESTED, ["angle", "no such input", "camera, arm_angle, arm_grip"]),
+        (lambda: keras.Input((2,), name="angle"), NESTED, ["angle", "no such input", "arm_angle, arm_grip, camera"]),
         (lambda: [keras.Input((3,), name="camera")], NESTED, ["camera", "[N, 4, 4, 1]", "[N, 3]"]),
         (lambda: [keras.Input((3,)), keras.Input((3,), name="state_1")], BOX, ["state inputs must be called state_0"]),
     ],

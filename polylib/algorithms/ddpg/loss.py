@@ -116,7 +116,7 @@ class DDPGObjective(Objective):
         c: Mapping[str, Array],
         training: bool,
     ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
-        """Critic: the squared TD error to `r + gamma^k min_i Q'_i(s', mu'(s') + clip(noise))`; actor: `-Q_1(s, mu(s))`.
+        """Critic: half the squared TD error to `r + gamma^k min_i Q'_i(s', mu'(s') + clip(noise))`; actor: `-Q_1(s, mu(s))`.
 
         Source: arXiv:1509.02971, algorithm 1; arXiv:1802.09477, eq. 14 and algorithm 1.
         """
@@ -150,7 +150,7 @@ class DDPGObjective(Objective):
 
     def _error_loss(self, ops: Any, error: Array) -> Array:
         if not self.config["use_huber"]:
-            return ops.square(error)
+            return 0.5 * ops.square(error)
         threshold = self.config["huber_threshold"]
         size = ops.abs(error)
         small = ops.minimum(size, threshold)

@@ -9,7 +9,6 @@ from typing import Any
 from polylib.algorithms.dqn.config import DQNConfig, SimpleQConfig
 from polylib.algorithms.dqn.loss import DQNObjective
 from polylib.algorithms.off_policy import OffPolicyAlgorithm
-from polylib.policy.sample_batch import SampleBatch
 
 logger = logging.getLogger(__name__)
 
@@ -20,15 +19,16 @@ class DQN(OffPolicyAlgorithm):
     config_class = DQNConfig
     objective_class = DQNObjective
 
-    def _after_update(self, batch: SampleBatch, info: Mapping[str, Any]) -> None:
+    def _after_update(self, batch: Mapping[str, Any], info: Mapping[str, Any]) -> None:
         """New priorities, and a warning where the range of returns is too small."""
         super()._after_update(batch, info)
         share = info["learner_stats"].get("clipped_share", 0.0)
         if share > 0.0 and not self._counters["warned_of_clipped_returns"]:
             self._counters["warned_of_clipped_returns"] = 1
             logger.warning(
-                "config keys 'v_min' and 'v_max': %.0f %% of a batch's rewards lie outside [%g, %g], the returns that "
-                "the distribution can express; widen the range",
+                "config keys 'v_min' and 'v_max': %.0f %% of a batch's targets (rewards and the value after them) lie "
+                "outside [%g, %g] and are clipped: these are the returns that the distribution can express; widen the "
+                "range",
                 100 * share,
                 self.config["v_min"],
                 self.config["v_max"],

@@ -67,7 +67,7 @@ class DQNObjective(Objective):
     """DQN for Discrete actions: double, dueling, distributional, noisy, with n-step targets, as the config says."""
 
     columns = ("obs", "new_obs", "actions", "rewards", "terminateds", "discounts")
-    optional_columns = ("weights",)
+    optional_columns = ("weights", "burn_in")
     acting = ("q",)
     updates_often = True
     needs_values = False
@@ -84,8 +84,12 @@ class DQNObjective(Objective):
         self._lr = make_schedule(points, "lr") or ConstantSchedule(0.0)
         self.num_actions, self.num_atoms = int(spec.action_space.n), int(config["num_atoms"])
         self.support = np.linspace(config["v_min"], config["v_max"], self.num_atoms, dtype=np.float32)
+        exploration = dict(config["exploration_config"])
+        if exploration.get("type", "StochasticSampling") in ("StochasticSampling", "SoftQ"):
+            # Sampling by values is SoftQ.
+            exploration = {"temperature": config["categorical_distribution_temperature"], **exploration, "type": "SoftQ"}
         self.exploration = make_exploration(
-            config["exploration_config"], spec.action_space, self.dist, (spec.stream, config.get("num_workers", 0))
+            exploration, spec.action_space, self.dist, (spec.stream, config.get("num_workers", 0))
         )
         self._noisy: list[tuple[str, int]] = []  # columns of the noisy layers' noise, and their widths
         self._heads = ("advantages", "state_value") if config["dueling"] else ("advantages",)
@@ -223,6 +227,7 @@ class DQNObjective(Objective):
         values = ops.pick(self._values(ops, logits, None), taken)
         target = batch["rewards"] + discounts * ops.pick(target_values, best)
         stats: dict[str, Array] = {}
+        mean = row_mean(ops, batch)
         if self.num_atoms == 1:
             td_error = values - ops.stop_gradient(target)
             mse = self.config["td_error_loss_fn"] == "mse"
@@ -235,9 +240,8 @@ class DQNObjective(Objective):
             logp = ops.log_softmax(ops.sum(logits * one, 1))
             errors = td_error = -ops.sum(ops.stop_gradient(goal) * logp, 1)
             low, high = float(self.support[0]), float(self.support[-1])
-            inside = ops.to_float(batch["rewards"] >= low) * ops.to_float(batch["rewards"] <= high)
-            stats["clipped_share"] = 1.0 - ops.mean(inside)
-        mean = row_mean(ops, batch)
+            beyond = ops.to_float(target > high + 1e-3 * (high - low)) + ops.to_float(target < low - 1e-3 * (high - low))
+            stats["clipped_share"] = mean(beyond)
         weights = batch["weights"] if "weights" in batch else None
         loss = mean(errors if weights is None else weights * errors)
         stats.update(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from typing import Any, ClassVar
 
+from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.algorithms.options import Check, Option, boolean, mapping, number
 from polylib.algorithms.replay_options import REPLAY_OPTIONS, ReplayConfig
-from polylib.errors import ConfigError
+from polylib.errors import ConfigError, UnknownKeyError, did_you_mean
 
-_MODEL = {"fcnet_hiddens": [256, 256], "fcnet_activation": "relu"}
-_RATES = {"actor_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "entropy_learning_rate": 3e-4}
+#: What `q_model_config` and `policy_model_config` lack, and `optimization`.
+MODEL = {"fcnet_hiddens": [256, 256], "fcnet_activation": "relu"}
+RATES = {"actor_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "entropy_learning_rate": 3e-4}
 
 
 def _target_entropy() -> Check:
@@ -36,11 +39,11 @@ class SACConfig(ReplayConfig):
     options: ClassVar[tuple[Option, ...]] = (
         *REPLAY_OPTIONS,
         Option("twin_q", "training", True, boolean(), "Two Q networks, of which the lower value counts."),
-        Option("q_model_config", "training", _MODEL, mapping(), "Keys of `model` for the Q networks."),
-        Option("policy_model_config", "training", _MODEL, mapping(), "Keys of `model` for the policy."),
+        Option("q_model_config", "training", MODEL, mapping(), "Keys of `model` for the Q networks."),
+        Option("policy_model_config", "training", MODEL, mapping(), "Keys of `model` for the policy."),
         Option("initial_alpha", "training", 1.0, number(0, above=True), "First weight of the entropy."),
         Option("target_entropy", "training", "auto", _target_entropy(), "Entropy that alpha aims at, in nats."),
-        Option("optimization", "training", _RATES, mapping(), "Learning rates of actor, critic and entropy weight."),
+        Option("optimization", "training", RATES, mapping(), "Learning rates of actor, critic and entropy weight."),
     )
     defaults: ClassVar[dict[str, Any]] = {
         "tau": 5e-3,
@@ -62,11 +65,15 @@ class SACConfig(ReplayConfig):
         """
         super().validate()
         for key, value in self["optimization"].items():
-            if key not in _RATES:
-                raise ConfigError(f"config key 'optimization': there is no {key!r}; it has {', '.join(_RATES)}")
-            if isinstance(value, bool) or not isinstance(value, numbers.Real) or value < 0:
+            if key not in RATES:
+                raise UnknownKeyError(
+                    f"config key 'optimization': there is no {key!r}.{did_you_mean(key, list(RATES))} It has "
+                    f"{', '.join(RATES)}"
+                )
+            if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
                 raise ConfigError(f"config key 'optimization.{key}': got {value!r}, expected a number >= 0")
-
-    def learning_rates(self) -> dict[str, float]:
-        """`optimization` with defaults for what it lacks."""
-        return {**_RATES, **self["optimization"]}
+        for name in ("q_model_config", "policy_model_config"):
+            try:
+                AlgorithmConfig().update_from_dict({"model": self[name]})
+            except ConfigError as error:
+                raise type(error)(f"config key {name!r}: {error}") from None

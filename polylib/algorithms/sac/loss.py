@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from polylib.algorithms.sac.config import SACConfig
+from polylib.algorithms.sac.config import MODEL, RATES
 from polylib.errors import ConfigError
 from polylib.evaluation.replayed import replayed_rows
 from polylib.models.custom import CustomNetwork
@@ -36,13 +36,15 @@ class SACObjective(Objective):
     def __init__(self, spec: PolicySpec) -> None:
         self.discrete = isinstance(spec.action_space, gym.spaces.Discrete)
         if not self.discrete and not isinstance(spec.action_space, gym.spaces.Box):
-            raise ConfigError(f"SAC needs a Box or Discrete action space, not {spec.action_space}")
+            raise ConfigError(
+                f"SAC needs a Box or Discrete action space, not {spec.action_space}. For other discrete actions use PPO"
+            )
         super().__init__(spec)
         config = self.config
         self.exploration = make_exploration(
             config["exploration_config"], spec.action_space, self.dist, (spec.stream, config.get("num_workers", 0))
         )
-        self._rates = SACConfig().update_from_dict({"optimization": config["optimization"]}).learning_rates()
+        self._rates = {**RATES, **config["optimization"]}
         self._twins = 2 if config["twin_q"] else 1
         self._qs = tuple(f"q{i + 1}" for i in range(self._twins))
         self._mask = mask_column(spec.observation_space)
@@ -66,12 +68,12 @@ class SACObjective(Objective):
     def networks(self) -> dict[str, NetworkSpec | CustomNetwork]:
         """`policy`, `q` and `target_q` that follows it, and `alpha`, the logarithm of the entropy's weight."""
         config, space = self.config, self.spec.observation_space
-        policy_model = {**config["model"], **config["policy_model_config"]}
+        policy_model = {**config["model"], **MODEL, **config["policy_model_config"]}
         size = self.dist.inputs_size
         q = critic_network(
             "q",
             space,
-            {**config["model"], **config["q_model_config"]},
+            {**config["model"], **MODEL, **config["q_model_config"]},
             action_size=0 if self.discrete else self.dist.size,  # type: ignore[attr-defined]
             num_values=size if self.discrete else 1,
             twins=self._twins,

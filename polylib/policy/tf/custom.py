@@ -25,6 +25,9 @@ from polylib.models.spaces import is_nested, unflatten
 from polylib.policy.policy import random_stream
 from polylib.policy.tf.models import KerasNetwork
 
+# Steps of a sequence up to which a graph repeats the model: four times faster than a loop, but made more slowly; of a
+# loop's steps, such as those of Keras' recurrent layers, too slowly.
+_UNROLLED = 32
 _ROWS = 7  # of the example that a new model is tried on
 
 
@@ -129,35 +132,21 @@ class CustomKerasNetwork:
     def _sequences(self, inputs: Mapping[str, Any], training: bool) -> tuple[dict[str, Any], list[Any]]:
         """Outputs of all steps as rows, the last states; losses are means over steps: weights are penalised once."""
         time = inputs[SEQ_MASK].shape[1]
-        steps = {
-            name: tf.transpose(x, (1, 0, *range(2, len(x.shape))))
-            for name, x in (
-                (name, tf.reshape(inputs[name], (-1, time, *inputs[name].shape[1:]))) for name in self.spec.inputs
-            )
-        }
+        columns = {name: tf.reshape(inputs[name], (-1, time, *inputs[name].shape[1:])) for name in self.spec.inputs}
         names = [name for name in self.spec.outputs if self._optional_given or name not in self.spec.optional]
 
-        def step(t: Any, states: list[Any], outs: list[Any], loss: Any) -> tuple[Any, list[Any], list[Any], Any]:
-            given = {name: x[t] for name, x in steps.items()}
+        def step(given: dict[str, Any], states: list[Any]) -> tuple[list[Any], list[Any], Any]:
             given.update({f"state_{i}": x for i, x in enumerate(states)})
             out, losses = self._call(given, training)
-            outs = [array.write(t, out[name]) for name, array in zip(names, outs, strict=True)]
-            return t + 1, [out[name] for name in self.state_outputs], outs, tf.add_n([loss, *losses])
+            return [out[name] for name in self.state_outputs], [out[name] for name in names], tf.add_n([0.0, *losses])
 
-        state = (
-            tf.constant(0),
-            [inputs[f"state_{i}"] for i in range(len(self.state))],
-            [tf.TensorArray(tf.float32, time, element_shape=(None, self.spec.outputs[name])) for name in names],
-            tf.constant(0.0),
-        )
-        # A loop of TensorFlow's in a graph: one trace of the model, however long sequences are.
-        _, states, outs, loss = tf.while_loop(
-            lambda t, *_: t < time, step, state, parallel_iterations=1, maximum_iterations=time
-        )
-        rows = {
-            name: tf.reshape(tf.transpose(array.stack(), (1, 0, 2)), (-1, self.spec.outputs[name]))
-            for name, array in zip(names, outs, strict=True)
-        }
+        states = [inputs[f"state_{i}"] for i in range(len(self.state))]
+        if time <= _UNROLLED and not self._loops:
+            states, outs, loss = _repeated(step, columns, states, time)
+        else:
+            widths = [self.spec.outputs[name] for name in names]
+            states, outs, loss = _looped(step, columns, states, time, widths)
+        rows = {name: tf.reshape(x, (-1, self.spec.outputs[name])) for name, x in zip(names, outs, strict=True)}
         return {**rows, **dict(zip(self.state_outputs, states, strict=True))}, [loss / float(time)]
 
     def _call(self, inputs: Mapping[str, Any], training: bool) -> tuple[dict[str, Any], list[Any]]:
@@ -370,9 +359,11 @@ class CustomKerasNetwork:
 
     def _check_recurrent_layers(self) -> None:
         """Recurrent layers that would forget: of a model without states over one step, or with Keras' own state."""
+        self._loops = False
         for layer in self.model._flatten_layers(include_self=False):
             if not isinstance(layer, keras.layers.RNN):
                 continue
+            self._loops = self._loops or not layer.unroll
             shapes = layer.get_build_config() or {}
             shape = shapes.get("input_shape") or next(iter(shapes.get("shapes_dict", {}).values()), None)
             one_step = shape is not None and len(shape) > 1 and shape[1] == 1
@@ -389,7 +380,7 @@ class CustomKerasNetwork:
             raise ConfigError(
                 f"config key 'custom_model': {self._what}: layer {layer.name!r} ({kind}): {how}. Make its state inputs "
                 f"and outputs of the model: inputs {given} [{units}], "
-                f"x, *states = keras.layers.{kind}({units}, return_state=True)(x, initial_state=[{given}]), "
+                f"x, *states = keras.layers.{kind}({units}, return_state=True, unroll=True)(x, initial_state=[{given}]), "
                 f"outputs {', '.join(f'state_out_{i}' for i in range(count))}"
             )
 
@@ -463,6 +454,35 @@ class SessionModel:
 
 
 # --- parts
+
+
+_Step = Callable[[dict[str, Any], list[Any]], tuple[list[Any], list[Any], Any]]
+
+
+def _repeated(step: _Step, columns: dict[str, Any], states: list[Any], time: int) -> tuple[list[Any], list[Any], Any]:
+    """The last states, outputs `[B, T, units]` and the sum of losses over `columns: [B, T, ...]`, step by step."""
+    outs, losses = [], []
+    for t in range(time):
+        states, out, loss = step({name: x[:, t] for name, x in columns.items()}, states)
+        outs.append(out)
+        losses.append(loss)
+    return states, [tf.stack(parts, 1) for parts in zip(*outs, strict=True)], tf.add_n(losses)
+
+
+def _looped(
+    step: _Step, columns: dict[str, Any], states: list[Any], time: int, widths: list[int]
+) -> tuple[list[Any], list[Any], Any]:
+    """The same as a loop of TensorFlow's, in which a graph has the model once."""
+    steps = {name: tf.transpose(x, (1, 0, *range(2, len(x.shape)))) for name, x in columns.items()}
+    arrays = [tf.TensorArray(tf.float32, time, element_shape=(None, width)) for width in widths]
+
+    def body(t: Any, states: list[Any], arrays: list[Any], total: Any) -> tuple[Any, list[Any], list[Any], Any]:
+        states, out, loss = step({name: x[t] for name, x in steps.items()}, states)
+        return t + 1, states, [array.write(t, x) for array, x in zip(arrays, out, strict=True)], total + loss
+
+    first = (tf.constant(0), states, arrays, tf.constant(0.0))
+    _, states, arrays, total = tf.while_loop(lambda t, *_: t < time, body, first, parallel_iterations=1)
+    return states, [tf.transpose(array.stack(), (1, 0, 2)) for array in arrays], total
 
 
 def described(model: Any) -> str:

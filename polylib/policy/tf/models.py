@@ -255,7 +255,9 @@ class KerasNetwork(SpecNetwork):
         activation = _ACTIVATIONS[layer.activation] if layer.activation else None
         if layer.conv is not None:
             stride, pads = layer.conv.stride, [(0, 0), *layer.conv.pads, (0, 0)]
-            product = lambda x: tf.nn.conv2d(x, kernel, stride, pads)  # noqa: E731
+            shape = (-1, *layer.conv.out)
+            # The shape again, since TensorFlow's convolution of no rows returns no rows of the input's shape.
+            product = lambda x: tf.reshape(tf.nn.conv2d(x, kernel, stride, pads), shape)  # noqa: E731
         else:
             product = lambda x: tf.matmul(x, kernel)  # noqa: E731
 

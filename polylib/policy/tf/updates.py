@@ -92,7 +92,8 @@ class Updates:
         self.own = None if hooks.optimizer is None else hooks.optimizer()
         if hooks.optimizer is not None:
             if not hasattr(self.own, "build") or not hasattr(self.own, "apply"):
-                raise ConfigError(f"optimizer_fn returned {type(self.own).__name__}, expected a keras.optimizers.Optimizer")
+                got = type(self.own).__name__
+                raise ConfigError(f"optimizer_fn returned {got}, expected a keras.optimizers.Optimizer")
             self.own.build(self._variables)  # now: a step mustn't make variables
             self.slots = {f"optimizer/{i:03d}": variable for i, variable in enumerate(self.own.variables)}
 

@@ -158,6 +158,8 @@ class TorchNetwork(SpecNetwork, nn.Module):
                 self._variables[key] = getattr(made, name)
                 if name == "weight":
                     self.axes[key] = _AXES[layer.kind]
+        if spec.copy_of is not None:
+            self.requires_grad_(False)  # nobody differentiates a target network
 
     def variables(self) -> dict[str, nn.Parameter]:
         """Canonical key to parameter, in creation order; see `axes`."""

@@ -45,7 +45,7 @@ def test_cartpole_in_eager_tf2():
 @pytest.mark.parametrize("mode", FAST_MODES)
 def test_pendulum_in_every_fast_mode(mode):
     """From -1200 to -400."""
-    run = learning.learn(mode, 0, "Pendulum-v1")
+    run = learning.learn(mode, 0, "ppo-pendulum")
     assert run.steps is not None and run.first < -900, run
 
 
@@ -53,8 +53,33 @@ def test_pendulum_in_every_fast_mode(mode):
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not has("torch"), reason="no package for torch")
 def test_pendulum_improves_with_the_defaults():
-    run = learning.learn("torch", 0, "Pendulum-v1", config={}, bound=-1150.0, steps=60_000)
+    run = learning.learn("torch", 0, "ppo-pendulum", config={}, bound=-1150.0, steps=60_000)
     assert run.steps is not None and run.reward > run.first + 50, run
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mode", FAST_MODES)
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_memory_balances_a_pole_whose_velocity_it_cannot_see(mode, cell):
+    run = learning.learn(mode, 0, f"{cell}-stateless-cartpole")
+    assert run.steps is not None and run.first < 50, run
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(not has("torch"), reason="no package for torch")
+def test_without_memory_nothing_balances_it():
+    run = learning.learn("torch", 0, "mlp-stateless-cartpole", steps=80_000)
+    assert run.steps is None and run.reward < 100, run
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("mode", FAST_MODES)
+def test_a_vision_network_catches_balls(mode):
+    run = learning.learn(mode, 0, "vision-catch")
+    assert run.steps is not None and run.first < 0, run
 
 
 # --- the script, in no time
@@ -71,6 +96,15 @@ def test_a_run_and_its_row(tmp_path):
     learning.write([missed], table)
     learning.write([run], table)
     lines = table.read_text().splitlines()
-    assert lines[-2].startswith("| CartPole-v1 | `{") and "| torch | 0 | 1 | 200 |" in lines[-2]
-    assert "| torch | 1 | 1e+06 |  |" in lines[-1] and len(lines) == learning.HEADER.count("\n") + 2
-    assert "torch " in lines[-1] and lines[-1].count(" | ") == learning.HEADER.splitlines()[-1].count(" | ")
+    assert lines[-2].startswith("| ppo-cartpole | torch | 0 | 1 | 200 |")
+    assert lines[-1].startswith("| ppo-cartpole | torch | 1 | 1e+06 |  |")
+    assert "torch " in lines[-1] and lines[-1].count(" | ") == learning.COLUMNS.count(" | ")
+    (summed,) = [line for line in lines if line.startswith("| ppo-cartpole | PPO, CartPole-v1 |")]
+    assert "| torch | 2 | 150 | not | 200 to 200, 1 not |" in summed
+    assert sum(line.startswith("| ppo-cartpole | torch") for line in lines) == 2
+
+
+def test_tasks_are_complete():
+    for name, task in learning.TASKS.items():
+        settings = learning.get_config_class(task.algo)().update_from_dict(dict(task.config))
+        assert settings["train_batch_size"] > 0 and task.steps > 0, name
