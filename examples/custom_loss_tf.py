@@ -29,8 +29,8 @@ def loss_fn(policy: Any, model: Any, dist_class: Any, train_batch: Any) -> Any:
     policy.entropy = tf.reduce_mean(dist.entropy())
     policy.policy_loss = -tf.reduce_mean(dist.logp(train_batch["actions"]) * train_batch["advantages"])
     policy.vf_loss = tf.reduce_mean(tf.square(model.value_function() - train_batch["value_targets"]))
-    if tf.executing_eagerly():
-        print(f"loss {float(policy.policy_loss):.3f}, entropy {float(policy.entropy):.3f}")  # a breakpoint works as well
+    if tf.executing_eagerly():  # a breakpoint works as well
+        print(f"loss {float(policy.policy_loss):.3f}, entropy {float(policy.entropy):.3f}")
     return policy.policy_loss + 0.5 * policy.vf_loss - policy.config["entropy_weight"] * policy.entropy
 
 

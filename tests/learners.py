@@ -13,6 +13,7 @@ from modes import MODES, has
 from polylib.algorithms.registry import get_config_class, get_objective_class
 from polylib.models.numpy_network import NumpyNetwork
 
+from polylib.models.spaces import mask_column
 from polylib.policy import numpy_ops, sequences
 from polylib.policy.backends import make_policy
 from polylib.policy.objective import Objective, PolicySpec
@@ -88,9 +89,11 @@ def random_rows(spec: PolicySpec, size: int, seed: int = 3) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     objective = spec.objective_class(spec)
     obs, new_obs = (sample_space(spec.observation_space, size, seed + i) for i in range(2))
+    mask, first = mask_column(spec.observation_space), getattr(spec.action_space, "start", 0)
     rows: dict[str, Any] = {
         "obs": obs,
-        "actions": sample_space(spec.action_space, size, seed),
+        # Where there is a mask, the first action is always allowed.
+        "actions": sample_space(spec.action_space, size, seed) if mask is None else np.full(size, first),
         "new_obs": new_obs,
         "rewards": rng.normal(0.5, 2.0, size).astype(F32),
         "terminateds": rng.random(size) < 0.3,
@@ -276,3 +279,33 @@ def check_targets(mode: tuple[str, bool], algo: str, obs_space: Any, action_spac
         assert tau == 0 or not np.array_equal(found[key], weights[key])
 
 
+def nets_of(objective: Objective, given: dict[str, dict[str, Any]]) -> dict[str, NumpyNetwork]:
+    """Networks on NumPy whose weights are 0 but for those of some layers.
+
+    Args:
+        objective: whose networks.
+        given: by network and layer: the bias, or the weights by leaf.
+    """
+    nets = {}
+    for name, spec in objective.networks().items():
+        weights = {key: np.zeros(shape, np.float64) for key, shape in spec.shapes().items()}
+        for layer, values in given.get(name, {}).items():
+            keys = {key.rsplit("/", 1)[1]: key for key in spec.weight_keys()[layer]}
+            only = "bias" if "bias" in keys else next(iter(keys))
+            for leaf, value in (values if isinstance(values, dict) else {only: values}).items():
+                weights[keys[leaf]] = np.asarray(value, np.float64).reshape(spec.shapes()[keys[leaf]])
+        nets[name] = NumpyNetwork(spec, weights)
+    return nets
+
+
+def losses_of(
+    spec: PolicySpec, given: dict[str, dict[str, Any]], batch: dict[str, Any], noise: Any = None, **c: float
+) -> Any:
+    """Losses, stats and per-row arrays of `nets_of` for a batch; observations are zeros where it has none."""
+    objective = spec.objective_class(spec)
+    rows = len(batch["actions"])
+    obs = {name: np.zeros((rows, 3)) for name in ("obs", "new_obs")}
+    ends = {"terminateds": np.zeros(rows, bool), "rewards": np.zeros(rows), "discounts": np.ones(rows)}
+    filled = {**obs, **ends, **{name: np.asarray(x) for name, x in batch.items()}}
+    nets = nets_of(objective, given)
+    return objective.losses(numpy_ops, nets, filled, noise or {}, {**objective.coefficients(), **c}, True)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from modes import has
 
+KERAS = {"custom_keras_model", "custom_keras_batchnorm", "pretrained_keras_trunk"}
 CUSTOM = {"custom_loss_tf", "custom_loss_torch", "custom_action_dist"}
 EXAMPLES = Path(__file__).parents[1] / "examples"
-NAMES = {"getting_started", "callbacks_and_traces", "custom_env", "tune_sweep", *CUSTOM}
+NAMES = {"getting_started", "callbacks_and_traces", "custom_env", "tune_sweep", "custom_torch_model", *CUSTOM, *KERAS}
 
 
 def load(name):
@@ -86,3 +87,21 @@ def test_custom_action_dist(kind, framework, capsys):
     main = load("custom_action_dist").main
     assert -12 < main(["--kind", kind, "--framework", framework, "--iterations", "1"]) < -1
     assert "it acts" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not has("tf"), reason="tensorflow isn't installed")
+@pytest.mark.parametrize("framework", ["tf", "tf2"])
+def test_keras_models(framework, capsys):
+    args = ["--framework", framework, "--iterations", "1", "--batch", "256"]
+    assert load("custom_keras_model").main(args) > 5
+    assert load("custom_keras_batchnorm").main(args).any()  # the statistics have moved
+    assert load("pretrained_keras_trunk").main(args)
+    assert "unchanged: policy/000/kernel" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not has("torch"), reason="torch isn't installed")
+def test_torch_module(tmp_path, capsys):
+    args = ["--iterations", "1", "--batch", "256", "--export", str(tmp_path)]
+    assert load("custom_torch_model").main(args) > 5
+    out = capsys.readouterr().out
+    assert "BatchNorm1d(32" in out and "model.pt acts without polylib: [" in out

@@ -88,7 +88,7 @@ PACKAGES = {
     "tensorflow_probability": _TF,
     "keras": [*_TF, "polylib/models/finished_keras.py"],
     "tf_keras": _TF,
-    "torch": ["polylib/policy/torch/*"],
+    "torch": ["polylib/policy/torch/*", "polylib/models/finished_torch.py"],
     "onnx": ["polylib/policy/torch/export.py"],
     "onnxruntime": ["polylib/policy/torch/export.py"],
     "ray": [

@@ -150,3 +150,22 @@ def test_a_store_knows_what_another_process_registered():
     assert registered_creator("CartPole-v1") is None and registered_creator(ScriptEnv) is None
     register_env("theirs", ScriptEnv)
     assert env_creator("theirs") is ScriptEnv
+
+
+class Kept(dict):
+    """A store of names for other processes."""
+
+    put = dict.__setitem__
+    find = dict.get
+
+
+def test_models_registered_before_and_after_are_in_a_store(monkeypatch):
+    monkeypatch.setattr(registry, "_models", {})
+    monkeypatch.setattr(registry, "_model_stores", [])
+    polylib.register_model("before", ScriptEnv)
+    store = Kept(elsewhere=MatchEnv)
+    registry.add_model_store(store)
+    polylib.register_model("after", MatchEnv)
+    assert store == {"before": ScriptEnv, "after": MatchEnv, "elsewhere": MatchEnv}
+    assert registry.registered_model("elsewhere") is registry.named_model("elsewhere") is MatchEnv
+    assert registry.registered_model("nowhere") is registry.registered_model(ScriptEnv) is None

@@ -20,6 +20,7 @@ from polylib.checkpoints import CheckpointError, checkpoint_folder, read_header
 from polylib.errors import ConfigError, ConfigTypeError, UnknownKeyError, WorkerError
 from polylib.evaluation.metrics import EpisodeMetrics, EpisodeSummary
 from polylib.evaluation.worker_set import WorkerSet
+from polylib.models.spaces import flatten, is_nested, unflatten
 from polylib.policy.checkpoint import save_policy
 from polylib.policy.objective import Objective
 from polylib.policy.policy import Policy, Weights, random_stream
@@ -363,6 +364,8 @@ class Algorithm(TrainableAdapter):
         policy_id: str = DEFAULT_POLICY_ID,
         explore: bool | None = None,
         full_fetch: bool = False,
+        prev_action: Any = None,
+        prev_reward: float | None = None,
     ) -> Any:
         """The action of one observation, as `Policy.compute_single_action`.
 
@@ -372,11 +375,15 @@ class Algorithm(TrainableAdapter):
             policy_id: which policy acts.
             explore: sample, or take the most likely action; None: the config's `explore`.
             full_fetch: return `(action, state, extras)`.
+            prev_action: the action of the step before, for networks that see it; None: the first step.
+            prev_reward: the reward of the step before, likewise.
 
         Raises:
             BatchError: if the observation doesn't fit the space.
         """
-        return self.get_policy(policy_id).compute_single_action(observation, state, explore, full_fetch)
+        return self.get_policy(policy_id).compute_single_action(
+            observation, state, explore, full_fetch, prev_action=prev_action, prev_reward=prev_reward
+        )
 
     def compute_actions(
         self,
@@ -386,25 +393,38 @@ class Algorithm(TrainableAdapter):
         policy_id: str = DEFAULT_POLICY_ID,
         explore: bool | None = None,
         full_fetch: bool = False,
+        prev_actions: Any = None,
+        prev_rewards: Any = None,
     ) -> Any:
         """Actions of several observations in one call.
 
         Args:
-            observations: a dict `{id: observation}` (a dict of actions comes back), or `[B, *obs_shape]`.
+            observations: a dict `{id: observation}` (a dict of actions comes back), or `[B, *obs_shape]`, nested as
+                the space is. A dict with the keys of a Dict space is a batch.
             state: recurrent state, as `Policy.compute_actions` takes it.
             policy_id: which policy acts.
             explore: sample, or take the most likely actions.
             full_fetch: return `(actions, state, extras)`.
+            prev_actions: of the steps before, `[B, *action_shape]`, for networks that see them.
+            prev_rewards: of the steps before, `[B]`, likewise.
 
         Raises:
             BatchError: if an observation doesn't fit the space.
         """
-        keys = list(observations) if isinstance(observations, Mapping) else None
-        batch = observations if keys is None else [observations[key] for key in keys]
-        policy = self.get_policy(policy_id)
+        policy, keys, batch = self.get_policy(policy_id), None, observations
+        parts = getattr(policy.observation_space, "spaces", None)
+        if isinstance(observations, Mapping) and not (isinstance(parts, Mapping) and set(observations) == set(parts)):
+            keys = list(observations)
+            batch = _side_by_side(policy.observation_space, list(observations.values()))
         policy.check_observations(batch)
-        out = policy.compute_actions(batch, state, explore)
-        actions = out.actions if keys is None else dict(zip(keys, out.actions, strict=True))
+        out = policy.compute_actions(batch, state, explore, prev_actions=prev_actions, prev_rewards=prev_rewards)
+        actions = out.actions
+        if keys is not None:
+            flat = flatten(policy.action_space, actions, "actions")
+            actions = {
+                key: unflatten(policy.action_space, {name: x[i] for name, x in flat.items()}, "actions")
+                for i, key in enumerate(keys)
+            }
         return (actions, out.state, out.extras) if full_fetch else actions
 
     # --- access
@@ -448,3 +468,9 @@ class Algorithm(TrainableAdapter):
         return f"{type(self).__name__}(env={env!r}, iteration={self.iteration})"
 
 
+def _side_by_side(space: Any, values: list[Any]) -> Any:
+    """Single observations as a batch, nested as the space is."""
+    if not is_nested(space):
+        return values
+    flat = [flatten(space, value) for value in values]
+    return unflatten(space, {name: [value[name] for value in flat] for name in (flat[0] if flat else ())})

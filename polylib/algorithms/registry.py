@@ -58,6 +58,7 @@ _BUILT_IN = {
     ),
 }
 _registered: dict[str, tuple[Any, ...]] = {}
+_spelled: dict[str, str] = {}  # a name to the "module:Class" that somebody wrote for it
 
 
 def algorithm_names() -> list[str]:
@@ -161,7 +162,7 @@ def registered_name(name: str) -> str:
     except Exception as error:  # whatever a user's module raises
         reason = " ".join(str(error).split())
         raise UnknownKeyError(f"algorithm {name!r} can't be imported: {type(error).__name__}: {reason}") from error
-    config_class = getattr(found, "config_class", None)
+    config_class: Any = getattr(found, "config_class", None)
     own = getattr(config_class, "algo_name", "")
     if not isinstance(found, type) or not own:
         raise UnknownKeyError(
@@ -176,7 +177,13 @@ def registered_name(name: str) -> str:
             f"algorithm {name!r} has the config of {own!r}, which is another algorithm: give it a config_class of its "
             f"own with algo_name = {found.__name__!r}"
         )
+    _spelled[own] = name
     return own
+
+
+def spelled_name(name: str) -> str:
+    """How an algorithm is named where its module isn't imported yet: the inverse of `registered_name`."""
+    return _spelled.get(name, name)
 
 
 def _find(name: str) -> tuple[Any, ...]:

@@ -63,10 +63,15 @@ def _export(line: CommandLine) -> int:
 
 
 def _policy(stored: Stored, line: CommandLine) -> Policy:
-    """The checkpoint's policy in the framework that writes the format: its own where that does."""
-    own, writer = str(stored.header.get("framework")), FORMATS[line["format"]].framework
+    """The checkpoint's policy, in the framework that writes the format where it can be moved there."""
     config = stored.config.copy()
-    config.update_from_dict({"framework": own if writer in own else {"tf": "tf2"}.get(writer, writer)})
+    if line["model"] is not None:
+        config.update_from_dict({"model": {"custom_model": line["model"]}}, source="--model")
+    stored.check_model(config)
+    custom_model = config["model"]["custom_model"]
+    own, writer = str(stored.header.get("framework")), FORMATS[line["format"]].framework
+    stays = own.startswith(writer) or custom_model is not None
+    config.update_from_dict({"framework": own if stays else {"tf": "tf2"}.get(writer, writer)})
     framework, traced = config.resolve_framework()
     import_quietly(FRAMEWORK_PACKAGES[framework])
-    return load_policy(stored.folder, framework, line["policy"], traced)
+    return load_policy(stored.folder, framework, line["policy"], traced, custom_model)

@@ -19,6 +19,13 @@ EXPORT_FLAGS = (
     Flag("out", "What to write", "The folder to write to. Default: export in the current folder.", "DIR", ("o",)),
     Flag("opset", "What to write", f"The version of ONNX' operators. Default: {DEFAULT_OPSET}.", "N", low=1),
     Flag("policy", "What to export", "Which policy of the checkpoint. Default: its only one.", "ID", ("p",)),
+    Flag(
+        "model",
+        "What to export",
+        "The network, where the checkpoint was trained with --model or another one of your own: it is code, which is "
+        "run only if you say so.",
+        "MODULE:NAME",
+    ),
     Flag("algo", "What to export", "Checked against the checkpoint's algorithm.", "NAME", ("a", "r"), ("run",)),
 )
 

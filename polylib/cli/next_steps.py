@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from polylib.algorithms.options import is_search_space
+from polylib.algorithms.registry import spelled_name
 from polylib.cli.checkpoints import CheckpointOptions, Saved
 from polylib.cli.experiment import Experiment
 from polylib.cli.files import MODULE_NAME
@@ -33,7 +34,7 @@ def program(command: str) -> list[str]:
 
 def evaluate_line(experiment: Experiment, checkpoint: str) -> str:
     """The command that evaluates a checkpoint of an experiment."""
-    words = [*program("evaluate"), checkpoint, "--algo", experiment.config.algo_name]
+    words = [*program("evaluate"), checkpoint, "--algo", spelled_name(experiment.config.algo_name)]
     env, model = experiment.config["env"], experiment.config["model"]
     own = {"--env": registered_creator(env) or env}
     if not is_search_space(model):

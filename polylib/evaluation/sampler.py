@@ -378,7 +378,7 @@ class Sampler:
             self._open_rows += 1
         self._return += rewards
         if self.tracker is not None:
-            self._track_step(row, self.collector.valid[row], done, infos)
+            self._track_step(row, self.collector.valid[row], done, rewards, infos)
         if self._by_life and LIFE_LOST in infos:
             self._end_lives(row, np.flatnonzero(np.asarray(infos[LIFE_LOST], np.bool_) & ~done), obs)
         if done.any():
@@ -484,7 +484,9 @@ class Sampler:
                 self._history[env].append({name: columns[name][rows, env].copy() for name in self._action_columns})
         self._reset_row[:] = 0
 
-    def _track_step(self, row: int, stepped: np.ndarray, done: np.ndarray, infos: dict[str, Any]) -> None:
+    def _track_step(
+        self, row: int, stepped: np.ndarray, done: np.ndarray, rewards: np.ndarray, infos: dict[str, Any]
+    ) -> None:
         """Tells callbacks about a step; an environment that was only reset (NEXT_STEP) starts its episode."""
         columns, tracker = self.collector.columns, self.tracker
         if tracker is None:
@@ -498,8 +500,7 @@ class Sampler:
                 last = self._true_last_obs(env, self._observed(), infos)
                 obs, info = unflatten(self._checks.space, last), info_of(infos.get("final_info", {}), env)
             action = self._nest({name: columns[name][row, env] for name in self._action_columns})
-            reward = float(columns["rewards"][row, env])
-            tracker.stepped(env, obs, action, reward, info)
+            tracker.stepped(env, obs, action, float(rewards[env]), info)
 
     def _episode_metrics(self, env: int) -> EpisodeMetrics:
         reward, length = float(self._return[env]), int(self._earlier[env] + self._t[env])

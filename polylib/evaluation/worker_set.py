@@ -16,6 +16,7 @@ from polylib.errors import PolylibError, WorkerError
 from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.evaluation.rollout_worker import RolloutWorker, env_seed
 from polylib.models.finished_keras import portable
+from polylib.models.finished_torch import portable_script
 from polylib.offline import errors as offline_errors
 from polylib.policy.objective import Objective
 from polylib.policy.sample_batch import SampleBatch
@@ -326,7 +327,7 @@ def _for_others(config: Any) -> Any:
         ConfigError: if it is a finished model that can't be copied.
     """
     model = config["model"]["custom_model"]
-    found = portable(model if registered_model(model) is None else registered_model(model))
+    found = portable_script(portable(model if registered_model(model) is None else registered_model(model)))
     if found is model:
         return config
     return config.copy().update_from_dict({"model": {"custom_model": found}})

@@ -120,7 +120,7 @@ class FrameworkObjective(ActorCritic):
     """
 
     hooks: ClassVar[Hooks]
-    columns = (col.OBS, col.ACTIONS)
+    columns: tuple[str, ...] = (col.OBS, col.ACTIONS)
 
     def __init__(self, spec: Any) -> None:
         super().__init__(spec)

@@ -22,6 +22,7 @@ import numpy as np
 
 from polylib import __version__
 from polylib.errors import ConfigError, ExportError, FrameworkError, PolylibError, did_you_mean
+from polylib.models.distributions.framework import FrameworkDistribution
 from polylib.models.networks import NetworkSpec, plain_names
 from polylib.models.spaces import leaves, mask_column, unflatten
 from polylib.policy.backends import export_bridge, make_policy
@@ -85,7 +86,7 @@ class Plan:
 
     Attributes:
         inputs: observations, for networks that see them previous actions and rewards, then states.
-        nets: names of the networks that acting and values need.
+        nets: names of the networks: at first all but targets, once `run` was called those that it needed.
         outputs: names of the outputs in their order, once `run` was called.
     """
 
@@ -120,15 +121,17 @@ class Plan:
         once = {name: _Once(net, columns) for name, net in nets.items()}
         logits = self.objective.dist_inputs(ops, once, columns)
         value = self.objective.values(ops, once, columns)
-        noise = ops.constant(self.objective.dist.zero_noise(1))
+        # An array without numbers is no constant that exporters know.
+        noise = ops.constant(self.objective.dist.zero_noise(1)) if self.objective.dist.noise_size else logits[:, :0]
         actions, _ = self.objective.dist.sample(ops, logits, noise)
         out = {"logits": logits} if value is None else {"logits": logits, "value": value}
         named = self.objective.named_actions(actions)
         plain = plain_names(named)
         out.update({plain[name]: x for name, x in named.items()})
         for net in once.values():
-            out.update(net(columns, net.state_outputs))
-        self.outputs = tuple(out)
+            if net.state_outputs and net.used:
+                out.update(net(columns, net.state_outputs))
+        self.outputs, self.nets = tuple(out), [name for name, net in once.items() if net.used]
         return out
 
     def examples(self, rows: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -175,6 +178,11 @@ class _Once:
         self._net, self._columns = net, columns
         self._values: dict[str, Any] | None = None
         self.state, self.state_outputs = net.state, net.state_outputs
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was asked of it."""
+        return self._values is not None
 
     def __call__(
         self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None, training: bool = False
@@ -247,6 +255,11 @@ def _converted(policy: Policy, name: str, chosen: Format) -> Policy:
             f"export: format {name!r} is written by {chosen.framework}, and this policy's custom_model runs in "
             f"{policy.framework} only: choose one of {', '.join(own)}"
         )
+    if isinstance(policy.objective.dist, FrameworkDistribution):
+        raise ExportError(
+            f"export: format {name!r} is written by {chosen.framework}, and this policy's custom_action_dist is made of "
+            f"another framework's objects"
+        )
     made = make_policy(policy.spec, "tf2" if chosen.framework == "tf" else chosen.framework)
     made.set_weights(policy.get_weights())
     made.filter.set_state(policy.filter.get_state())
@@ -271,8 +284,8 @@ def _write(bridge: Any, plan: Plan, name: str, file: Path, opset: int | None) ->
         if not np.allclose(got[key], want, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
             worst = float(np.nanmax(np.abs(got[key] - want)))
             raise ExportError(
-                f"export: what was written as {name!r} differs from the policy by {worst:.2g} in {key!r}. A model whose "
-                f"Python code branches on values can't be traced{_others(plan, name)}"
+                f"export: what was written as {name!r} differs from the policy by {worst:.2g} in {key!r}: a model "
+                f"whose Python code branches on values or sizes can't be traced{_others(plan, name)}"
             )
     return {key: got[key] for key in plan.outputs}
 

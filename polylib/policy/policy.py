@@ -679,6 +679,7 @@ class Policy(ABC):
             self._add_memory(inputs, state, prev_actions, prev_rewards)
         if action_mask is not None:
             inputs["action_mask"] = self._cast("action_mask", action_mask, *self._layout("action_mask")["action_mask"])
+            _count_rows(inputs)  # a single row would count for all
         if choosing and (self.masked or action_mask is not None):
             self.take_mask(inputs)
         if len(inputs) > 1:
@@ -723,7 +724,7 @@ class Policy(ABC):
         """
         if self._mask_column is not None:
             flags = inputs[self._mask_column]
-            mask = flags.reshape(len(flags), -1) != 0
+            mask = flags.reshape(len(flags), math.prod(flags.shape[1:])) != 0
             given = inputs.get("action_mask")
             inputs["action_mask"] = mask if given is None else mask & given
             if idle is not None:

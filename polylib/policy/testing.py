@@ -35,6 +35,8 @@ class PolicyContract:
     """
 
     batch_size: ClassVar[int] = 6
+    #: Whether exploring samples the action distribution, so that `action_logp` is the likelihood of what was done.
+    samples: ClassVar[bool] = True
     policy: Policy
     other: Policy
     _built: ClassVar[tuple[tuple[Policy, dict[str, Any]], ...] | None] = None
@@ -51,13 +53,16 @@ class PolicyContract:
     def make_batch(self, policy: Policy, size: int, seed: int = 0) -> SampleBatch:
         """Rows that `policy` can learn from: sampled observations, its own actions, normal noise for the rest."""
         obs = sample_space(policy.observation_space, size, seed)
-        state = policy.rng.bit_generator.state
+        state, explored = policy.rng.bit_generator.state, policy.exploration_state()
         out = policy.compute_actions(obs, explore=True)
         policy.rng.bit_generator.state = state
+        policy.set_exploration_state(explored)
         known = {"obs": obs, "new_obs": obs, "actions": out.actions, **out.extras}
         rng = np.random.default_rng(seed)
         names = [*policy.objective.columns, *(n for n in policy.objective.optional_columns if n in known)]
         columns = {n: known[n] if n in known else rng.standard_normal(size, np.float32) for n in names}
+        for flag in {"terminateds", "burn_in"} & set(names):
+            columns[flag] = rng.random(size) < 0.3
         if policy.is_recurrent():
             # A sequence per row, so that rows can be picked as those of other policies can.
             columns["seq_lens"] = np.ones(size, np.int32)
@@ -215,6 +220,8 @@ class PolicyContract:
 
     def test_log_likelihoods_are_those_of_acting(self) -> None:
         """`compute_log_likelihoods(actions, obs) == extras["action_logp"]`, wherever nothing was clipped."""
+        if not self.samples:
+            return
         out = self.policy.compute_actions(self.obs, explore=True)
         logp = self.policy.compute_log_likelihoods(out.actions, self.obs)
         assert logp.shape == (self.batch_size,) and logp.dtype == np.float32, "log-likelihoods are [B] float32"
@@ -387,7 +394,8 @@ class PolicyContract:
             first = out.actions.reshape(self.batch_size, -1)[:, 0] - np.ravel(space.start)[0]
             assert (first != 0).all(), "a masked action is never taken"
             logp = self.policy.compute_log_likelihoods(out.actions, self.obs, action_mask=mask)
-            close(logp, out.extras["action_logp"], "masked log-likelihoods are those of acting")
+            if self.samples:
+                close(logp, out.extras["action_logp"], "masked log-likelihoods are those of acting")
         mask[2] = False
         rule = "a row that allows no action is an error that names it"
         raises(BatchError, "action_mask.*row 2", rule, self.policy.compute_actions, self.obs, action_mask=mask)
@@ -472,9 +480,11 @@ class PolicyContract:
             self.policy.learn_on_batch(self.make_batch(self.policy, self.batch_size, seed))
         after = self.policy.get_weights()
         trained = {name for group in self.policy.groups.values() for name in group.networks}
+        targets = self.policy._target_keys() if "tau" in self.policy.coefficients else {}
         for key in before:
             moved = not np.array_equal(before[key], after[key])
-            assert moved == (key.split("/")[0] in trained), f"learning moves trained variables, and only those: {key}"
+            rule = "learning moves trained variables and the targets that follow them, and only those"
+            assert moved == (key.split("/")[0] in trained or key in targets), f"{rule}: {key}"
 
     def test_minibatches_are_updates_one_by_one(self) -> None:
         """`learn_on_minibatches(b, indices)` is `learn_on_batch` of each row of indices."""
@@ -497,14 +507,16 @@ class PolicyContract:
         self.policy.set_coefficients(**dict.fromkeys(rates, 0.0))
         self.policy.learn_on_batch(self.batch)
         self.policy.learn_on_minibatches(self.batch, np.arange(4).reshape(2, 2))
-        same(self.policy.get_weights(), before, "a learning rate of 0 moves nothing")
+        close(self.policy.get_weights(), before, "a learning rate of 0 moves nothing")
+        gradients = self.policy.compute_gradients(self.batch)[0]
         moved = {}
         for rate in (1e-3, 4e-3):
             self.setup_method()
             self.policy.set_coefficients(**dict.fromkeys(rates, rate))
             stats = self.policy.learn_on_batch(self.batch)["learner_stats"]
             assert any(abs(stats[k] - rate) < 1e-9 for k in stats if k.startswith("cur_lr")), "cur_lr is what was set"
-            moved[rate] = {key: w - before[key] for key, w in self.policy.get_weights().items()}
+            after = self.policy.get_weights()
+            moved[rate] = {key: after[key] - before[key] for key in gradients}
         ratio = {key: x * 4 for key, x in moved[1e-3].items()}
         close(moved[4e-3], ratio, "the first step is proportional to the learning rate", 1e-3, 1e-6)
 
@@ -553,7 +565,8 @@ class PolicyContract:
     def test_wrong_weights_are_named(self) -> None:
         """Missing, unknown, another shape, another dtype: an error that names the variable, and nothing is set."""
         before = self.policy.get_weights()
-        first, last = list(before)[0], list(before)[-1]
+        trained = self.policy.compute_gradients(self.batch)[0]
+        first, last = list(before)[0], list(trained)[-1]
         moved = {key: w + 1 for key, w in before.items()}
         cases = {
             "a missing variable is an error that names it": {k: w for k, w in moved.items() if k != last},
@@ -563,7 +576,8 @@ class PolicyContract:
         }
         for rule, wrong in cases.items():
             raises(WeightsError, re.escape(last), rule, self.policy.set_weights, wrong)
-            raises(WeightsError, re.escape(last), rule, self.policy.apply_gradients, wrong)
+            some = {key: w for key, w in wrong.items() if key in trained}
+            raises(WeightsError, re.escape(last), rule, self.policy.apply_gradients, some)
             same(self.policy.get_weights(), before, "refused weights change nothing")
         unknown = {**moved, "nobody/000/kernel": moved[first]}
         rule = "an unknown variable is an error that names it"

@@ -457,18 +457,21 @@ def test_spaces(build, framework, traced, obs, actions):
     assert policy.action_space.contains(action)
 
 
-def test_spaces_that_are_not_supported_yet_are_named():
-    class DictObs(ScriptEnv):
+def test_spaces_that_are_not_supported_are_named():
+    """In one line that names the part, before anything is stepped."""
+    text = gym.spaces.Text(3)
+
+    class TextObs(ScriptEnv):
         def __init__(self, config):
             super().__init__()
-            self.observation_space = gym.spaces.Dict({"a": gym.spaces.Discrete(2)})
+            self.observation_space = gym.spaces.Dict({"a": gym.spaces.Discrete(2), "b": gym.spaces.Tuple([text])})
 
         def reset(self, **kwargs):
-            return {"a": 0}, {}
+            return {"a": 0, "b": ("x",)}, {}
 
     for env, space in (
-        (DictObs, "observation space Dict"),
-        (lambda config: ScriptEnv({"actions": gym.spaces.Dict({"a": gym.spaces.Discrete(2)})}), "action space Dict"),
+        (TextObs, f"observation space {text} of 'obs/b/0'"),
+        (lambda config: ScriptEnv({"actions": gym.spaces.Dict({"a": text})}), f"action space Dict('a': {text})"),
         (lambda config: ScriptEnv({"actions": gym.spaces.Box(0, 9, (1,), np.int64)}), "action space Box(0, 9"),
     ):
         with pytest.raises(polylib.errors.PolylibError) as caught:

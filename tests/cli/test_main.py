@@ -47,9 +47,9 @@ def test_train_help(call):
         *("--experiment-name", "-n", "--local-dir", "--num-samples", "--ray-address", "--ray-num-cpus"),
         *("--ray-num-gpus", "--local-mode", "--print-config", "-v", "-vv", "--help", "--flagfile"),
         *("--checkpoint-freq", "--checkpoint-at-end", "--keep-checkpoints-num", "--checkpoint-score-attr"),
-        *("--restore", "--resume"),
+        *("--restore", "--resume", "--model"),
     }
-    assert outcome.out.count("\n  polylib train ") == 3  # examples
+    assert outcome.out.count("\n  polylib train ") == 4  # examples
     assert "One of: PPO" in outcome.out
     assert max(map(len, lines)) <= 120
 

@@ -12,6 +12,7 @@ from fakes import MatchEnv, RandomEpisodes, small_ppo
 
 import polylib
 from polylib.algorithms.ppo.loss import PPOObjective
+from polylib.callbacks import DefaultCallbacks
 from polylib.errors import PolylibError
 from polylib.evaluation.rollout_worker import RolloutWorker
 from polylib.models.filters import MeanStdFilter
@@ -241,4 +242,19 @@ def test_half_bounded_actions(keys):
     assert (actions >= low).all() and (actions <= high).all()
     assert actions[:, 1].min() < -1 and actions[:, 2].max() > 1 and np.abs(actions[:, 3]).max() > 1.5
     np.testing.assert_allclose(actions, np.clip(raw, low, high), atol=1e-6)
+    worker.stop()
+
+
+def test_callbacks_hear_of_the_environments_own_rewards():
+    """Clipping is for learning."""
+    heard: list[float] = []
+
+    class Notes(DefaultCallbacks):
+        def on_episode_end(self, *, episode: Any, **kwargs: Any) -> None:
+            heard.append(episode.total_reward)
+
+    config = small_ppo(RandomEpisodes, NUMPY, clip_rewards=True, rollout_fragment_length=50, callbacks=Notes)
+    worker = RolloutWorker(config, PPOObjective, NUMPY)
+    worker.sample()
+    assert heard == [m.episode_reward for m in worker.get_metrics()] and max(heard) > 100
     worker.stop()

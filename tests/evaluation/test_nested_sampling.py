@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import tree
+from backends import needs_torch
 from fakes import small_ppo
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from nested import NestedEnv
@@ -22,6 +23,7 @@ from polylib.offline import JsonReader
 from polylib.policy.backends import make_policy
 from polylib.policy.objective import PolicySpec
 from polylib.policy.sample_batch import SampleBatch, concat_samples
+from polylib.policy.testing import close, row
 
 MODES = [pytest.param(mode, id=mode.name) for mode in AutoresetMode]
 NUMPY = ("numpy", False)
@@ -154,10 +156,9 @@ def test_100_000_masked_samples():
     assert set(out.actions) == set(range(6))
 
 
-@pytest.mark.parametrize("mode", [("torch", False), NUMPY])
+@pytest.mark.parametrize("mode", [pytest.param(("torch", False), marks=needs_torch), NUMPY])
 def test_all_actions_masked(mode):
     """One line that names the environment, the worker and the step that would have been."""
-    pytest.importorskip("torch")
     config = small_ppo(NestedEnv, mode, env_config={"mask": "none"})
     worker = RolloutWorker(config, PPOObjective, mode)
     with pytest.raises(EnvError, match="returned an action mask that allows nothing") as error:
@@ -172,3 +173,28 @@ def test_a_mask_of_another_size():
     config = small_ppo(NestedEnv, NUMPY).to_dict()
     with pytest.raises(EnvError, match=r"'action_mask' has shape \[5\], expected \[6\]: one flag for each input"):
         make_policy(PolicySpec(space, gym.spaces.Discrete(6), PPOObjective, config, 0), "numpy")
+
+
+@needs_torch
+def test_an_algorithms_actions():
+    """One observation, a batch, or observations by id; nested actions come back alike."""
+    model = {"use_lstm": True, "lstm_cell_size": 3, "lstm_use_prev_action": True}
+    with small_ppo(NestedEnv, model=model).build() as algo:
+        env = NestedEnv()
+        obs = [env.reset()[0] for _ in range(3)]
+        single = [algo.compute_single_action(o, explore=False) for o in obs]
+        for out in single:
+            assert env.action_space.contains(out.actions), out.actions
+        by_id = algo.compute_actions(dict(zip("abc", obs, strict=True)), explore=False)
+        batch = tree.map_structure(lambda *x: np.stack(x), *obs)
+        actions, states, _ = algo.compute_actions(batch, explore=False, full_fetch=True)
+        for i, key in enumerate("abc"):
+            assert env.action_space.contains(by_id[key])
+            for x in (by_id[key], row(actions, i)):
+                close(x, single[i].actions, "the same action, however it is asked for")
+        previous = tree.map_structure(lambda x: x[0], actions)
+        one = algo.compute_single_action(obs[0], [s[0] for s in states], explore=False, prev_action=previous)
+        all_ = algo.compute_actions(batch, states, explore=False, prev_actions=actions, full_fetch=True)
+        close(one.actions, row(all_[0], 0), "the previous action counts")
+        other = algo.compute_actions(batch, states, explore=False, full_fetch=True)
+        assert not np.array_equal(all_[2]["action_dist_inputs"], other[2]["action_dist_inputs"])

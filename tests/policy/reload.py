@@ -61,7 +61,11 @@ def load_tf(path, form):
     return call
 
 
-LOAD = {"keras": load_tf, "saved_model": load_tf, "torchscript": load_torch, "torch_export": load_torch, "onnx": load_onnx}
+LOAD = {
+    **dict.fromkeys(("keras", "saved_model"), load_tf),
+    **dict.fromkeys(("torchscript", "torch_export"), load_torch),
+    "onnx": load_onnx,
+}
 
 
 def main(folder):

@@ -17,7 +17,7 @@ import polylib
 from polylib.algorithms.algorithm import Algorithm
 from polylib.algorithms.from_policy import PolicyAlgorithmConfig
 from polylib.algorithms.ppo import PPO, PPOConfig
-from polylib.algorithms.registry import algorithm_names, get_config_class, registered_name
+from polylib.algorithms.registry import algorithm_names, get_config_class, registered_name, spelled_name
 from polylib.errors import (
     BatchError,
     ConfigError,
@@ -44,6 +44,7 @@ def own_registry(monkeypatch):
     from polylib.algorithms import registry
 
     monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry, "_spelled", {})
 
 
 # --- the same policy gradient, in each framework and over ops
@@ -712,6 +713,7 @@ def test_algorithms_by_module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     assert registered_name("PPO") == "PPO"
     assert registered_name("my_algorithms:MyPG") == "MyPG" and "MyPG" in algorithm_names()
+    assert spelled_name("MyPG") == "my_algorithms:MyPG" and spelled_name("PPO") == "PPO"
     for name, message in {
         "my_algorithms:Other": "module 'my_algorithms' has no 'Other'",
         "my_algorithm:MyPG": "can't be imported: ModuleNotFoundError",

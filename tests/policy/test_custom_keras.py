@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import subprocess
 import sys
 
@@ -17,7 +19,7 @@ from polylib import registry
 from polylib.algorithms.ppo import PPOConfig
 from polylib.checkpoints import CheckpointError
 from polylib.errors import ConfigError, FrameworkError
-from polylib.models.spaces import flatten
+from polylib.models.spaces import flatten, unflatten
 from polylib.policy.policy import Policy
 
 keras = pytest.importorskip("keras")
@@ -392,8 +394,6 @@ def nested_batch(policy, size):
             row["action_mask"][:] = [1, 0, 1]
     flat = [flatten(space, row) for row in rows]
     columns = {name: np.stack([np.asarray(row[name]) for row in flat]) for name in flat[0]}
-    from polylib.models.spaces import unflatten
-
     return unflatten(space, columns)
 
 
@@ -670,8 +670,6 @@ def raising(observation_space, action_space, outputs):
     ],
 )
 def test_models_that_cannot_be_used(mode, factory, says):
-    import re
-
     text = complaint(factory, mode)
     assert re.search(says, text), text
 
@@ -783,7 +781,7 @@ def test_a_checkpoint_names_the_model_that_is_missing(tmp_path, monkeypatch):
         with pytest.raises(CheckpointError) as caught:
             load()
         assert says in str(caught.value) and "\n" not in str(caught.value)
-    with pytest.raises(FrameworkError, match="a user's own and runs in its framework only: load it with framework='tf2'"):
+    with pytest.raises(FrameworkError, match="runs in its framework only: load it with framework='tf2'"):
         polylib.load_policy(path)
     given = polylib.load_policy(path, "tf2", custom_model="keras_models:functional")
     np.testing.assert_array_equal(values(given), expected)
@@ -855,6 +853,18 @@ def test_workers_get_copies_of_a_functional_instance(ray_session):
             np.testing.assert_array_equal(weights["policy/000/kernel"], model.get_weights()[0])
 
 
+def test_tunes_trials_know_the_registered_model(ray_session, tmp_path, monkeypatch):
+    from ray import tune
+
+    from polylib.algorithms import trainable
+
+    registry.add_model_store(trainable._TUNE_MODELS)
+    polylib.register_model("mine", keras_models.functional)
+    run = tune.RunConfig(stop={"training_iteration": 1}, storage_path=str(tmp_path), verbose=0)
+    (result,) = tune.Tuner("PPO", param_space=ppo(model="mine"), run_config=run).fit()
+    assert result.error is None and result.metrics["training_iteration"] == 1
+
+
 def test_numpy_workers_are_refused():
     with pytest.raises(ConfigError, match="worker_policy_backend.*'numpy'"):
         ppo(worker_policy_backend="numpy")
@@ -883,7 +893,7 @@ try:
 except FrameworkError as error:
     print(error)
 """
-    env = {**__import__("os").environ, "KERAS_BACKEND": backend}
+    env = {**os.environ, "KERAS_BACKEND": backend}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
     assert says in done.stdout and len(done.stdout.splitlines()) == 1, done.stdout + done.stderr
 

@@ -37,7 +37,8 @@ MIXED = S.Dict(
         "action_mask": S.MultiBinary(5),
     }
 )
-PARTS = S.Dict({"move": TORQUE, "turn": S.Discrete(3, start=-1), "keys": S.MultiBinary(2), "two": S.MultiDiscrete([2, 3])})
+TWO = S.MultiDiscrete([2, 3])
+PARTS = S.Dict({"move": TORQUE, "turn": S.Discrete(3, start=-1), "keys": S.MultiBinary(2), "two": TWO})
 MEMORY = {"lstm_use_prev_action": True, "lstm_use_prev_reward": True, "lstm_cell_size": 6}
 ATTENTION = {
     **{"use_attention": True, "attention_dim": 8, "attention_num_heads": 2, "attention_head_dim": 4},
@@ -66,8 +67,8 @@ def keras_memory(obs_space, action_space, outputs):
 def torch_model(obs_space, action_space, outputs):
     from torch import nn
 
-    width = obs_space.shape[0]
-    return nn.Sequential(nn.Linear(width, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Dropout(), nn.Linear(7, outputs["logits"]))
+    first, last = nn.Linear(obs_space.shape[0], 7), nn.Linear(7, outputs["logits"])
+    return nn.Sequential(first, nn.BatchNorm1d(7), nn.ReLU(), nn.Dropout(), last)
 
 
 def torch_memory(obs_space, action_space, outputs):
@@ -263,7 +264,7 @@ def test_users_models(reloaded, cell):
 @needs_torch
 def test_users_models_stay_in_their_framework(tmp_path):
     policy = make(("torch", False), model={"custom_model": torch_model})
-    with pytest.raises(ExportError, match="custom_model runs in torch only: choose one of torchscript, torch_export, onnx"):
+    with pytest.raises(ExportError, match="custom_model runs in torch only: choose one of torchscript, torch_exp"):
         policy.export_model(tmp_path, "keras")
     policy = make(("torch", False), model={"custom_model": torch_script})
     with pytest.raises(ExportError, match="can't hold a TorchScript module; choose 'torchscript'"):
@@ -363,7 +364,7 @@ def test_a_numpy_policy_exports_too(tmp_path):
 def test_onnx_says_what_to_install(tmp_path, block_import):
     policy = make(("torch", False))
     block_import("onnxscript")
-    with pytest.raises(FrameworkError, match=r"format 'onnx' needs onnxscript, not installed here: pip install 'polylib\[onnx"):
+    with pytest.raises(FrameworkError, match=r"needs onnxscript, not installed here: pip install 'polylib\[onnx\]'"):
         policy.export_model(tmp_path, "onnx")
 
 

@@ -191,7 +191,9 @@ class DQNObjective(Objective):
         if not self._noisy:
             return {}
         size = sum(width for _, width in self._noisy)
-        return {name: factorised_noise(rng, batch_size, size) for name in ("online", "choice", "target")}
+        # All of a row's at a time, so that one large draw is as good as several small ones.
+        drawn = factorised_noise(rng, batch_size, 3 * size).reshape(batch_size, 3, size)
+        return {name: drawn[:, i] for i, name in enumerate(("online", "choice", "target"))}
 
     def losses(
         self,
@@ -256,8 +258,8 @@ class DQNObjective(Objective):
         """What the networks see of the next states; `next_mask` where observations hold one."""
         following = next_inputs(batch)
         if self._mask is not None:
-            flags = following[self._mask]
-            following["next_mask"] = ops.reshape(flags, (-1, self.num_actions)) != 0
+            flags = ops.to_float(ops.reshape(following[self._mask], (-1, self.num_actions)))
+            following["next_mask"] = flags > 0  # `!=` compares identities in a TF1 graph
         # What comes before the next step is this one.
         following.update({f"prev_{name}": batch[name] for name in ("actions", "rewards") if f"prev_{name}" in batch})
         if "seq_mask" in batch:

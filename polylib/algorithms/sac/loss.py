@@ -135,7 +135,9 @@ class SACObjective(Objective):
         """For the actions that the losses draw, now and in the next state."""
         if self.discrete:
             return {}
-        return {name: self.dist.noise(rng, batch_size) for name in ("now", "next")}
+        # All of a row's at a time, so that one large draw is as good as several small ones.
+        drawn = self.dist.noise(rng, 2 * batch_size).reshape(batch_size, 2, self.dist.noise_size)
+        return {name: drawn[:, i] for i, name in enumerate(("now", "next"))}
 
     def _drawn(
         self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array
@@ -225,7 +227,8 @@ class SACObjective(Objective):
         def policy(inputs: Mapping[str, Array]) -> tuple[Array, Array]:
             mask = None
             if self._mask is not None:
-                mask = ops.reshape(inputs[self._mask], (-1, self.dist.inputs_size)) != 0
+                # `!=` compares identities in a TF1 graph.
+                mask = ops.to_float(ops.reshape(inputs[self._mask], (-1, self.dist.inputs_size))) > 0
             logits = self.dist.mask(ops, nets["policy"](inputs)["logits"], mask)
             logp = ops.log_softmax(ops.maximum(logits, -1e9))
             return ops.exp(logp), logp

@@ -16,6 +16,7 @@ import tensorflow as tf
 import tree
 
 from polylib.errors import PolylibError
+from polylib.models.custom import CustomNetwork
 from polylib.policy.gradients import BETA_1, BETA_2, EPSILON, clip_by_global_norm, summarize
 from polylib.policy.policy import Policy, Stats, Weights
 from polylib.policy.tf import ops
@@ -36,10 +37,18 @@ class TFPolicy(Policy):
 
     # --- building blocks
 
+    def _make_users(self, graph: Any = None) -> dict[str, Any]:
+        """Networks around users' models: made eagerly in every mode, so that their constructors may look at values."""
+        return {
+            name: make_network(spec, self.spec.seed, graph)
+            for name, spec in self.network_specs.items()
+            if isinstance(spec, CustomNetwork)
+        }
+
     def _make_networks(self, made: Mapping[str, Any] | None = None) -> None:
         """Networks (but for those that are made) and optimizer slots, under the mode's graph or eagerly."""
         self.nets = {
-            name: (made or {}).get(name) or make_network(spec, self.spec.seed)
+            name: made[name] if made and name in made else make_network(spec)
             for name, spec in self.network_specs.items()
         }
         self._variables = {key: v for net in self.nets.values() for key, v in net.variables.items()}

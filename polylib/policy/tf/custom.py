@@ -334,7 +334,7 @@ class CustomKerasNetwork:
         spec = self.spec
         self._check_recurrent_layers()
         self._optional_given = all(name in out for name in spec.optional if name in spec.outputs)
-        expected = {name: (width,) for name, width in spec.outputs.items()}
+        expected: dict[str, tuple[int, ...]] = {name: (width,) for name, width in spec.outputs.items()}
         expected.update(zip(self.state_outputs, self.state, strict=True))
         rows, wrong = [], False
         for name, shape in expected.items():
@@ -380,7 +380,8 @@ class CustomKerasNetwork:
             raise ConfigError(
                 f"config key 'custom_model': {self._what}: layer {layer.name!r} ({kind}): {how}. Make its state inputs "
                 f"and outputs of the model: inputs {given} [{units}], "
-                f"x, *states = keras.layers.{kind}({units}, return_state=True, unroll=True)(x, initial_state=[{given}]), "
+                f"x, *states = keras.layers.{kind}({units}, return_state=True, unroll=True)(x, "
+                f"initial_state=[{given}]), "
                 f"outputs {', '.join(f'state_out_{i}' for i in range(count))}"
             )
 

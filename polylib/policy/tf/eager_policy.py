@@ -31,8 +31,9 @@ class EagerPolicy(TFPolicy):
     framework = "tf2"
 
     def _build(self) -> None:
+        users = self._make_users()  # outside of the scope, in which tapes don't record
         with tf.init_scope():
-            self._make_networks()
+            self._make_networks(users)
 
     def _get_model(self) -> Any:
         """A view of the main network, or the user's own Keras model."""

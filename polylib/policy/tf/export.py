@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from polylib.errors import ExportError
 from polylib.models.custom import value_network
+from polylib.models.distributions.framework import FrameworkDistribution
 from polylib.models.networks import Layer, NetworkSpec, SpecNetwork, plain_names
 from polylib.models.recurrent import CELLS
 from polylib.policy.export import Plan
@@ -35,6 +36,8 @@ def write(plan: Plan, format: str, file: Path, opset: int) -> Call:
     """
     with tf.init_scope(), _quiet():
         nets = _eager_networks(plan)
+        plan.run(ops, nets, {name: tf.constant(x) for name, x in plan.examples(2).items()}, _normalize)
+        nets = {name: nets[name] for name in plan.nets}
         if format == "keras":
             _keras_model(plan, nets).save(str(file))
             return _caller(keras.models.load_model(str(file)))
@@ -100,6 +103,8 @@ def _normalize(x: Any, mean: np.ndarray, scale: np.ndarray) -> Any:
 def _keras_model(plan: Plan, nets: Mapping[str, Any]) -> Any:
     """A functional model of Keras' own layers and operations, and the user's model if there is one."""
     inputs = {item.name: keras.Input(item.shape, name=item.name, dtype=str(item.dtype)) for item in plan.inputs}
+    if isinstance(plan.objective.dist, FrameworkDistribution):
+        raise ExportError("export: format 'keras' can't hold custom_action_dist's own objects; choose 'saved_model'")
     weights = plan.policy.get_weights()
     stock = {name: _symbolic(net, weights) for name, net in nets.items()}
     outputs = plan.run(keras_ops, stock, inputs, _normalize_symbolic)

@@ -10,13 +10,11 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from polylib.models.custom import CustomNetwork
 from polylib.models.networks import NetworkSpec
 from polylib.policy import numpy_ops
 from polylib.policy.policy import Weights
 from polylib.policy.tf.callables import make_callable, new_session
 from polylib.policy.tf.core import TFPolicy, specs
-from polylib.policy.tf.models import make_network
 from polylib.policy.tf.views import GraphModelView
 
 
@@ -31,12 +29,7 @@ class GraphPolicy(TFPolicy):
         self.graph = tf.Graph()
         local = self.config.get("local_tf_session_args") if self.spec.stream == 0 else None
         self.session = new_session(self.graph, {**self.config.get("tf_session_args", {}), **(local or {})})
-        # Users' models are made eagerly, so that their constructors may look at values.
-        users = {
-            name: make_network(spec, self.spec.seed, self.graph)
-            for name, spec in self.network_specs.items()
-            if isinstance(spec, CustomNetwork)
-        }
+        users = self._make_users(self.graph)
         with self.graph.as_default():
             self._make_networks(users)
             self.session.run(tf.compat.v1.global_variables_initializer())

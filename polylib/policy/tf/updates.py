@@ -89,13 +89,14 @@ class Updates:
     def __init__(self, hooks: UpdateHooks, variables: dict[str, Any]) -> None:
         self._hooks, self._variables = hooks, list(variables.values())
         self.slots: dict[str, Any] | None = None
-        self.own = None if hooks.optimizer is None else hooks.optimizer()
+        self.own: Any = None
         if hooks.optimizer is not None:
-            if not hasattr(self.own, "build") or not hasattr(self.own, "apply"):
-                got = type(self.own).__name__
+            self.own = own = hooks.optimizer()
+            if not hasattr(own, "build") or not hasattr(own, "apply"):
+                got = type(own).__name__
                 raise ConfigError(f"optimizer_fn returned {got}, expected a keras.optimizers.Optimizer")
-            self.own.build(self._variables)  # now: a step mustn't make variables
-            self.slots = {f"optimizer/{i:03d}": variable for i, variable in enumerate(self.own.variables)}
+            own.build(self._variables)  # now: a step mustn't make variables
+            self.slots = {f"optimizer/{i:03d}": variable for i, variable in enumerate(own.variables)}
 
     @property
     def computes(self) -> bool:

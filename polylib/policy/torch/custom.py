@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from torch import nn
 from polylib.errors import ConfigError, FrameworkError
 from polylib.models.custom import CustomNetwork, example_inputs, misfit, value_network
 from polylib.models.finished_keras import is_keras_model
+from polylib.models.finished_torch import Script
 from polylib.models.networks import SEQ_MASK, NetworkSpec
 from polylib.models.spaces import unflatten
 from polylib.policy.policy import random_stream
@@ -72,6 +72,7 @@ class CustomTorchNetwork(nn.Module):
         parts = list(self.model.modules()) if self.model.training else []
         self._evals = [part for part in parts if not part.training]
         self._learns = True  # the mode it is in; unlike model.training, known to nobody else
+        self._check_dtypes()
         given = self._try()  # before the variables are looked for: lazy modules make theirs now
         missing = "value" in spec.outputs and "value" not in given
         self.value: Any = value(value_network(spec)) if missing else None
@@ -175,7 +176,7 @@ class CustomTorchNetwork(nn.Module):
             found = tuple(tuple(int(n) for n in shape) for shape in shapes)
             if all(n > 0 for shape in found for n in shape):
                 return found
-        except TypeError:
+        except (TypeError, ValueError):
             pass
         raise ConfigError(
             f"config key 'custom_model': {self.what}.state_shapes is {shapes!r}, expected a list of shapes without "
@@ -196,7 +197,7 @@ class CustomTorchNetwork(nn.Module):
             with torch.no_grad():
                 result = self._call(columns, states, False)
         except Exception as error:  # whatever a user's module raises
-            shown = {name: f"{list(x.shape)} {_dtype(x)}" for name, x in columns.items()}
+            shown = {name: _described(_dtype(x), x.shape) for name, x in columns.items()}
             raise ConfigError(
                 f"config key 'custom_model': {self.what}{call} raised {_one_line(error)}; obs was {_show(shown)}"
             ) from error
@@ -216,37 +217,38 @@ class CustomTorchNetwork(nn.Module):
         return set(given)
 
     def _check_outputs(self, given: Mapping[str, Any]) -> None:
-        expected: dict[str, tuple[int, ...]] = {name: (width,) for name, width in self.spec.outputs.items()}
-        expected.update(zip(self.state_outputs, self.state, strict=True))
-        rows, wrong, nan = [], False, False
-        for name in dict.fromkeys([*expected, *given]):
-            shape, x = expected.get(name), given.get(name)
-            optional = name in self.spec.optional
-            wanted = "nothing" if shape is None else f"{['N', *shape]} float32".replace("'", "")
-            if x is None and optional:
-                rows.append((name, wanted, "nothing (a default network is added)"))
+        shapes: dict[str, tuple[int, ...]] = {name: (width,) for name, width in self.spec.outputs.items()}
+        shapes.update(zip(self.state_outputs, self.state, strict=True))
+        rows, wrong, finite = [], False, True
+        for name in dict.fromkeys([*shapes, *given]):
+            x = given.get(name)
+            expected = _described("float32", ("N", *shapes[name])) if name in shapes else "nothing of that name"
+            if x is None:
+                optional = name in self.spec.optional
+                wrong |= not optional
+                rows.append((name, expected, "missing (a default network is added)" if optional else "missing"))
                 continue
-            if not isinstance(x, torch.Tensor):
-                got, fits = "nothing" if x is None else _kind(x), False
-            else:
-                sizes = ["N" if i == 0 and n == _ROWS else n for i, n in enumerate(x.shape)]
-                got = f"{sizes} {_dtype(x)}".replace("'", "")
-                fits = shape is not None and tuple(x.shape) == (_ROWS, *shape) and x.dtype == torch.float32
-                if fits and not torch.isfinite(x).all():
-                    got, fits, nan = f"{got} with NaN or infinite numbers", False, True
-            wrong |= not fits
-            rows.append((name, wanted, got))
+            got = _kind(x)
+            if isinstance(x, torch.Tensor):
+                got = _described(_dtype(x), ["N" if i == 0 and n == _ROWS else n for i, n in enumerate(x.shape)])
+                if got == expected and not torch.isfinite(x).all():
+                    got, finite = f"{got} with NaN or infinite numbers", False
+            wrong |= got != expected
+            rows.append((name, expected, got))
         if wrong:
-            hint = "its outputs for observations of the space are not finite" if nan else ""
-            raise misfit(f"what {self.what} returned", rows, hint)
+            hint = "its outputs are not what is asked for" if finite else "it returns NaN for observations of the space"
+            raise misfit(f"model {self.what!r}", rows, hint)
 
-    def _check_variables(self) -> None:
+    def _check_dtypes(self) -> None:
         for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
             if (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype != torch.float32:
                 raise ConfigError(
                     f"config key 'custom_model': {self.what} has {name!r} in {_dtype(tensor)}, expected float32: call "
                     ".float() on it"
                 )
+
+    def _check_variables(self) -> None:
+        for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise ConfigError(f"config key 'custom_model': {self.what} has NaN or infinite numbers in {name!r}")
         if not any(tensor.requires_grad for tensor in self._own.values()):
@@ -288,14 +290,11 @@ def _made(spec: CustomNetwork) -> nn.Module:
     return made.to("cpu")
 
 
-def _copied(model: nn.Module) -> nn.Module:
-    if not isinstance(model, torch.jit.ScriptModule):
-        return copy.deepcopy(model)
-    # A deep copy's parameters would be results of a computation, not leaves that gradients are taken of.
-    file = io.BytesIO()
-    torch.jit.save(model, file)
-    file.seek(0)
-    return torch.jit.load(file)
+def _copied(model: nn.Module) -> Any:
+    if isinstance(model, torch.jit.ScriptModule):
+        # A deep copy's parameters would be results of a computation, not leaves that gradients are taken of.
+        return Script(model)(None, None, None)
+    return copy.deepcopy(model)
 
 
 def _called(spec: CustomNetwork, name: str) -> Any:
@@ -371,6 +370,10 @@ def _keras_parts(layer: Any) -> Iterator[list[tuple[str, torch.Tensor]]]:
 
 def _dtype(x: torch.Tensor) -> str:
     return str(x.dtype).removeprefix("torch.")
+
+
+def _described(dtype: str, shape: Iterable[Any]) -> str:
+    return f"{dtype}[{', '.join(map(str, shape))}]"
 
 
 def _kind(x: Any) -> str:

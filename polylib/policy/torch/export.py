@@ -28,11 +28,15 @@ class ExportedModel(nn.Module):
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan = plan
-        self.nets = nn.ModuleDict({name: plan.policy.nets[name] for name in plan.nets})
+        self.choose()
+
+    def choose(self) -> None:
+        """Holds the networks that the plan needs."""
+        self.nets = nn.ModuleDict({name: self.plan.policy.nets[name] for name in self.plan.nets})
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Inputs and outputs by name, each `[B, ...]`."""
-        return self.plan.run(ops, self.nets, inputs, _normalize)
+        return self.plan.run(ops, dict(self.nets.items()), inputs, _normalize)
 
 
 def _normalize(x: torch.Tensor, mean: np.ndarray, scale: np.ndarray) -> torch.Tensor:
@@ -59,6 +63,7 @@ def write(plan: Plan, format: str, file: Path, opset: int) -> Call:
     inputs = {name: torch.from_numpy(x) for name, x in plan.examples(3).items()}
     with torch.no_grad(), _quiet():
         names = list(model(inputs))
+        model.choose()
         if format == "torchscript":
             torch.jit.save(torch.jit.trace(model, (inputs,), strict=False, check_trace=False), str(file))
             return _caller(torch.jit.load(str(file)))
@@ -114,15 +119,19 @@ def _onnx_caller(file: Path, names: list[str], otherwise: Call) -> Call:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without exporters' remarks about themselves."""
+    """Without exporters' remarks about themselves, and without checks of values."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
+    validates = torch.distributions.Distribution._validate_args
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
+        # Distributions check their parameters' values, which tracing has none of.
+        torch.distributions.Distribution.set_default_validate_args(False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        torch.distributions.Distribution.set_default_validate_args(validates)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

@@ -74,7 +74,7 @@ class Updates:
 
     def __init__(self, hooks: UpdateHooks, variables: Mapping[str, Any]) -> None:
         self._hooks, self._by_key, self._variables = hooks, dict(variables), list(variables.values())
-        self.own = None if hooks.optimizer is None else hooks.optimizer()
+        self.own: Any = None if hooks.optimizer is None else hooks.optimizer()
         if hooks.optimizer is not None and not isinstance(self.own, torch.optim.Optimizer):
             raise ConfigError(f"optimizer_fn returned {type(self.own).__name__}, expected a torch.optim.Optimizer")
 
