@@ -418,7 +418,7 @@ class Algorithm(TrainableAdapter):
             batch = _side_by_side(policy.observation_space, list(observations.values()))
         policy.check_observations(batch)
         out = policy.compute_actions(batch, state, explore, prev_actions=prev_actions, prev_rewards=prev_rewards)
-        actions = out.actions
+        actions: Any = out.actions
         if keys is not None:
             flat = flatten(policy.action_space, actions, "actions")
             actions = {

@@ -258,7 +258,7 @@ def _converted(policy: Policy, name: str, chosen: Format) -> Policy:
     if isinstance(policy.objective.dist, FrameworkDistribution):
         raise ExportError(
             f"export: format {name!r} is written by {chosen.framework}, and this policy's custom_action_dist is made of "
-            f"another framework's objects"
+            "another framework's objects"
         )
     made = make_policy(policy.spec, "tf2" if chosen.framework == "tf" else chosen.framework)
     made.set_weights(policy.get_weights())

@@ -221,4 +221,3 @@ def test_returns_beyond_the_range_are_said_once(build, caplog):
             algo.train()
     lines = [r.getMessage() for r in caplog.records if "'v_min' and 'v_max'" in r.getMessage()]
     assert len(lines) == 1 and "% of a batch's targets" in lines[0] and "[-10, 0.5]" in lines[0]
-    assert algo.train()["info"]["learner"]["default_policy"]["learner_stats"]["clipped_share"] > 0

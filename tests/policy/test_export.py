@@ -17,7 +17,9 @@ from modes import MODE_IDS, MODES, has
 from networks import spread
 from policies import TORQUE, make
 
+from polylib.algorithms.registry import get_config_class
 from polylib.errors import ConfigError, ExportError, FrameworkError
+from polylib.models.distributions import framework_distribution
 from polylib.models.spaces import flatten, leaves, unflatten
 from polylib.policy.export import FORMATS
 from polylib.policy.testing import sample_space
@@ -119,6 +121,7 @@ KINDS = {
     },
     "log_std": {"action_space": TORQUE, "model": {"free_log_std": True}, "observation_filter": "MeanStdFilter"},
     "parts": {"obs_space": S.Discrete(3, start=4), "action_space": PARTS},
+    "beta": {"action_space": TORQUE, "model": {"custom_action_dist": "Beta"}},
 }
 #: Mode and formats of each kind: a network of every kind goes through both frameworks' exporters.
 CELLS = [
@@ -129,6 +132,7 @@ CELLS = [
     *(("gru", "torch", form) for form in ("keras", "torch_export")),
     *(("attention", "tf2-traced", form) for form in ("keras", "torch_export")),
     *(("parts", "torch", form) for form in ("keras", "saved_model", "torchscript")),
+    *(("beta", "torch", form) for form in ("keras", "torch_export")),
 ]
 
 
@@ -269,6 +273,40 @@ def test_users_models_stay_in_their_framework(tmp_path):
     policy = make(("torch", False), model={"custom_model": torch_script})
     with pytest.raises(ExportError, match="can't hold a TorchScript module; choose 'torchscript'"):
         policy.export_model(tmp_path, "torch_export")
+
+
+def normal(inputs):
+    import torch
+
+    mean, std = inputs[:, :2], torch.nn.functional.softplus(inputs[:, 2:])
+    return torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)
+
+
+@needs_torch
+def test_a_frameworks_own_distribution_stays_in_it(tmp_path):
+    dist = framework_distribution(normal, inputs_size=4)
+    policy = make(("torch", False), action_space=TORQUE, model={"custom_action_dist": dist})
+    assert policy.export_model(tmp_path, "torch_export").exists()
+    if has("tf"):
+        with pytest.raises(ExportError, match="'saved_model' is written by tf, and this policy's custom_action_dist is"):
+            policy.export_model(tmp_path, "saved_model")
+
+
+@needs_torch
+def test_only_what_acting_needs_is_written(tmp_path):
+    """SAC's critics and target networks stay behind."""
+    import torch
+
+    with get_config_class("SAC")().environment("Pendulum-v1").framework("torch").build() as algo:
+        policy = algo.get_policy()
+        path = algo.export_policy_model(str(tmp_path), format="torchscript")
+        written = torch.jit.load(path)
+        obs = sample(policy.observation_space, 20, 0)
+        actions = written({"obs": torch.from_numpy(obs)})["actions"].numpy()
+        np.testing.assert_allclose(actions, policy.compute_actions(obs, explore=False).actions, atol=1e-5)
+    first = next(iter(policy.network_specs))
+    assert {name.split(".")[1] for name, _ in written.named_parameters()} == {first}
+    assert len(policy.network_specs) > 1
 
 
 def branching(obs_space, action_space, outputs):

@@ -36,7 +36,8 @@ class ExportedModel(nn.Module):
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Inputs and outputs by name, each `[B, ...]`."""
-        return self.plan.run(ops, dict(self.nets.items()), inputs, _normalize)
+        out = self.plan.run(ops, dict(self.nets.items()), inputs, _normalize)
+        return {name: x.detach() if name.startswith("actions") else x for name, x in out.items()}
 
 
 def _normalize(x: torch.Tensor, mean: np.ndarray, scale: np.ndarray) -> torch.Tensor:
