@@ -276,8 +276,7 @@ class FakePolicy:
         act: actions `[N, ...]` of observations `[N, ...]`; by default all 0, in the space's units.
     """
 
-    previous = ()
-    masked = False
+    inputs = SimpleNamespace(previous=(), masked=False)
     filter = NoFilter()
 
     def __init__(self, spec: PolicySpec, act: Any = None) -> None:

@@ -16,8 +16,10 @@ from polylib.models.numpy_network import NumpyNetwork
 from polylib.models.spaces import mask_column
 from polylib.policy import numpy_ops, sequences
 from polylib.policy.backends import make_policy
+from polylib.policy.inputs import Prepared
+from polylib.policy.intrinsic import wrapped
 from polylib.policy.objective import Objective, PolicySpec
-from polylib.policy.policy import Policy, Prepared
+from polylib.policy.policy import Policy
 from polylib.policy.testing import sample_space
 
 F32 = np.float32
@@ -55,7 +57,9 @@ def small_config(algo: str, **keys: Any) -> Any:
 def spec_of(algo: str, obs_space: Any = OBS, action_space: Any = CHOICE, seed: int = 0, **keys: Any) -> PolicySpec:
     """What a policy of an algorithm is built from."""
     config = small_config(algo, **keys)
-    return PolicySpec(obs_space, action_space, get_objective_class(algo, config), config.to_dict(), seed)
+    values = config.to_dict()
+    objective_class = wrapped(get_objective_class(algo, config), values)
+    return PolicySpec(obs_space, action_space, objective_class, values, seed)
 
 
 def build(mode: tuple[str, bool], algo: str, *args: Any, **kwargs: Any) -> Policy:
@@ -173,7 +177,7 @@ def _answers(key: tuple) -> Any:
     spec = _SPECS[key]
     weights, batch = setting(spec)
     reference = make_policy(spec, "numpy", False)
-    prepared = reference.prepare(batch)
+    prepared = reference.inputs.prepare(batch)
     rows = prepared.size * prepared.steps
     noise = reference.objective.noise(np.random.default_rng(11), rows)
     oracle = Oracle(spec, weights, prepared, noise)

@@ -27,6 +27,7 @@ from polylib.policy.checkpoint import (
     read_spaces,
     set_policy_state,
 )
+from polylib.policy.intrinsic import wrapped
 from polylib.policy.objective import PolicySpec
 from polylib.policy.policy import Policy, random_stream
 from polylib.registry import env_creator
@@ -245,7 +246,7 @@ def _apply_changed_config(policy: Policy, stored: Mapping[str, Any]) -> None:
     """Coefficients go on from the checkpoint, but those whose config key was changed start at the new value."""
     spec = policy.spec
     old = PolicySpec(spec.observation_space, spec.action_space, spec.objective_class, {**spec.config, **stored})
-    before = spec.objective_class(old).coefficients()
+    before = wrapped(spec.objective_class, old.config)(old).coefficients()
     now = policy.objective.coefficients()
     policy.set_coefficients(**{name: value for name, value in now.items() if before.get(name) != value})
     policy.set_timestep(policy.global_timestep)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from polylib.algorithms.registry import algorithm_names
 from polylib.cli.flags import Flag
 from polylib.cli.help import HELP, VERBOSE, render_help
 
 FRAMEWORKS = ("tf", "tf2", "torch")
 
 TRAIN_FLAGS = (
-    Flag("algo", "What to train", "The algorithm.", "NAME", ("a", "r"), ("run",)),
+    Flag("algo", "What to train", f"The algorithm: {', '.join(algorithm_names())}.", "NAME", ("a", "r"), ("run",)),
     Flag(
         "env",
         "What to train",
@@ -128,6 +129,7 @@ What --framework and --trace run
 _EXAMPLES = """\
 Examples
   polylib train --algo PPO --env CartPole-v1 --stop '{"episode_reward_mean": 150}'
+  polylib train --algo DQN --env CartPole-v1 --stop '{"training_iteration": 30}'
   polylib train -a PPO -e Pendulum-v1 --framework torch -c '{"num_workers": 2, "lr": 0.001}' -s '{"time_total_s": 600}'
   polylib train -a PPO -e CartPole-v1 --model my_pkg.nets:my_net -c '{"model": {"custom_model_config": {"units": 64}}}'
   polylib train --restore CHECKPOINT --config '{"lr": 1e-5}' --stop '{"training_iteration": 200}'

@@ -277,8 +277,8 @@ class Sampler:
     def _first_memory(self, size: int) -> dict[str, np.ndarray]:
         """States and previous actions and rewards at an episode's start."""
         first = {f"state_{i}": np.stack([x] * size) for i, x in enumerate(self.policy.get_initial_state())}
-        for name in self.policy.previous:
-            first |= self.policy.first_previous(name, size)
+        for name in self.policy.inputs.previous:
+            first |= self.policy.inputs.first_previous(name, size)
         return first
 
     def _forget(self, envs: np.ndarray) -> None:
@@ -387,9 +387,9 @@ class Sampler:
 
     def _act(self, inputs: dict[str, np.ndarray]) -> ActionOutput:
         try:
-            if self.policy.masked:
+            if self.policy.inputs.masked:
                 # Environments that will only reset (NEXT_STEP) show an ended episode, in which nothing may be allowed.
-                self.policy.take_mask(inputs, self._resetting)
+                self.policy.inputs.take_mask(inputs, self._resetting)
             return self.policy.act(inputs, self.explore)
         except BatchError as error:
             raise self._error(f"returned an action mask that allows nothing: {error}") from error

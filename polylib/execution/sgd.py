@@ -52,7 +52,7 @@ def train_minibatches(
     Raises:
         DivergedError: if a loss isn't finite.
     """
-    prepared = policy.prepare(batch)
+    prepared = policy.inputs.prepare(batch)
     # Of a recurrent policy a minibatch is as many sequences as hold that many steps.
     size = max(1, minibatch_size // prepared.steps)
     indices = minibatch_indices(prepared.size, size, epochs, rng, shuffle)

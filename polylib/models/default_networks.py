@@ -494,3 +494,28 @@ def variable_network(name: str, units: int, value: float) -> NetworkSpec:
     """Trained numbers `value: [N, units]`, the same in all rows; `rewards: [N]` says how many rows."""
     layers = (Layer("value", "variable", ("rewards",), units, gain=value),)
     return NetworkSpec(name, {"rewards": ((), np.dtype(np.float32))}, layers, {"value": "value"})
+
+
+def feature_network(name: str, observation_space: gym.Space[Any], units: int, model: dict[str, Any]) -> NetworkSpec:
+    """What a state is like: `features: [N, units]`, linear.
+
+    Args:
+        name: prefix of the weight keys.
+        observation_space: what the network sees.
+        units: width of the output.
+        model: as for `actor_critic`.
+    """
+    builder = _Builder()
+    trunk = _Trunk(builder, observation_space, model)
+    inputs = {column: (tuple(space.shape or ()), batch_dtype(space)) for column, space in trunk.columns.items()}
+    last, width = trunk.branch("")
+    builder.dense("features", last, width, units, None)
+    return NetworkSpec(name, inputs, tuple(builder.layers), {"features": "features"})
+
+
+def mlp_network(name: str, width: int, hiddens: Sequence[int], activation: str | None, units: int) -> NetworkSpec:
+    """Fully connected layers: `given: [N, width]` to `out: [N, units]`."""
+    builder = _Builder()
+    last, last_width = builder.mlp("hidden", "given", width, hiddens, _activation(activation))
+    builder.dense("out", last, last_width, units, None)
+    return NetworkSpec(name, {"given": ((width,), np.dtype(np.float32))}, tuple(builder.layers), {"out": "out"})

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 
-from polylib.errors import ConfigError, ConfigTypeError, UnknownKeyError, did_you_mean
+from polylib.errors import ConfigError, ConfigTypeError, NotBuiltError, UnknownKeyError, did_you_mean
 from polylib.models.distributions import Distribution
 from polylib.policy.ops import Array
 from polylib.schedules import PiecewiseSchedule, Schedule, make_schedule
@@ -379,6 +379,9 @@ _TYPES: dict[str, type[Exploration]] = {
         OrnsteinUhlenbeckNoise,
     )
 }
+# What `polylib.policy.intrinsic` makes, and what RLlib has beside all these.
+_WRAPPERS = ("RND", "Curiosity")
+_NOT_BUILT = ("SlateEpsilonGreedy", "SlateSoftQ", "RE3", "ThompsonSampling", "UpperConfidenceBound")
 
 
 def make_exploration(
@@ -398,10 +401,15 @@ def make_exploration(
     kind = config.get("type", "StochasticSampling")
     if isinstance(kind, str):
         name = kind.rpartition(".")[2]
+        if name in _NOT_BUILT:
+            raise NotBuiltError(f"config key 'exploration_config': type {name!r} isn't in this version; {', '.join(_TYPES)} are")
+        if name in _WRAPPERS:
+            raise ConfigError(f"config key 'exploration_config': {name!r} stands around another type, not inside of one")
         if name not in _TYPES:
+            known = [*_TYPES, *_WRAPPERS]
             raise ConfigError(
-                f"config key 'exploration_config': there is no type {kind!r}.{did_you_mean(name, list(_TYPES))} Known: "
-                f"{', '.join(_TYPES)}"
+                f"config key 'exploration_config': there is no type {kind!r}.{did_you_mean(name, known)} Known: "
+                f"{', '.join(known)}"
             )
         kind = _TYPES[name]
     if not (isinstance(kind, type) and issubclass(kind, Exploration)):

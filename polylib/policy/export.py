@@ -138,7 +138,7 @@ class Plan:
         """Inputs by name, drawn from the spaces; states are normally distributed."""
         rng = random_stream(seed, 0)
         spaces = dict(leaves(self.policy.observation_space))
-        if "prev_actions" in self.policy.previous:
+        if "prev_actions" in self.policy.inputs.previous:
             spaces.update(leaves(self.policy.action_space, "prev_actions"))
         return {item.name: self._example(item, spaces.get(item.column), rows, rng) for item in self.inputs}
 
@@ -159,9 +159,9 @@ class Plan:
         columns = {item.column: inputs[item.name] for item in self.inputs}
         states = [columns[f"state_{i}"] for i in range(len(policy.get_initial_state()))]
         previous: dict[str, Any] = {}
-        if "prev_actions" in policy.previous:
+        if "prev_actions" in policy.inputs.previous:
             previous["prev_actions"] = unflatten(policy.action_space, columns, "prev_actions")
-        if "prev_rewards" in policy.previous:
+        if "prev_rewards" in policy.inputs.previous:
             previous["prev_rewards"] = columns["prev_rewards"]
         obs = unflatten(policy.observation_space, columns)
         out = policy.compute_actions(obs, states or None, explore=False, **previous)
@@ -257,8 +257,8 @@ def _converted(policy: Policy, name: str, chosen: Format) -> Policy:
         )
     if isinstance(policy.objective.dist, FrameworkDistribution):
         raise ExportError(
-            f"export: format {name!r} is written by {chosen.framework}, and this policy's custom_action_dist is made of "
-            "another framework's objects"
+            f"export: format {name!r} is written by {chosen.framework}, and this policy's custom_action_dist is made "
+            "of another framework's objects"
         )
     made = make_policy(policy.spec, "tf2" if chosen.framework == "tf" else chosen.framework)
     made.set_weights(policy.get_weights())

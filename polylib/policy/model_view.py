@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,13 +12,50 @@ import numpy as np
 
 from polylib.errors import BatchError, FrameworkError, WeightsError
 from polylib.models.custom import CustomNetwork
-from polylib.models.networks import SEQ_MASK, NetworkSpec, batch_dtype
+from polylib.models.networks import SEQ_MASK, Layer, NetworkSpec, batch_dtype
 from polylib.models.preprocessors import restore
 from polylib.models.spaces import flatten, is_nested, leaves, mask_column
 from polylib.policy.objective import Objective
 from polylib.policy.ops import Array
 
 Columns = dict[str, Any]
+
+
+class Head:
+    """Layers of a network from its features to one of its outputs, to look at.
+
+    Args:
+        name: of the output.
+        layers: in creation order.
+        weights: their variables by key, when called.
+    """
+
+    def __init__(self, name: str, layers: Sequence[Layer], weights: Callable[[], Mapping[str, Any]]) -> None:
+        self.name, self.layers, self._weights = name, list(layers), weights
+
+    def variables(self, as_dict: bool = False) -> Any:
+        """The framework's own variables, in creation order; with `as_dict` by key."""
+        found = dict(self._weights())
+        return found if as_dict else list(found.values())
+
+    def summary(self, print_fn: Callable[[str], Any] | None = None) -> None:
+        """Prints the layers, their widths and numbers of parameters.
+
+        Args:
+            print_fn: takes each line; None: standard output.
+        """
+        write = print_fn or (lambda line: sys.stdout.write(f"{line}\n"))
+        write(f"Head: {self.name}")
+        total = 0
+        for layer in self.layers:
+            count = sum(math.prod(leaf.shape) for leaf in layer.leaves().values())
+            total += count
+            activation = f", {layer.activation}" if layer.activation else ""
+            write(f"  {layer.name} ({layer.kind}{activation}): [B, {layer.units}], {count:,} params")
+        write(f"Total params: {total:,}")
+
+    def __repr__(self) -> str:
+        return f"Head({self.name!r}, {', '.join(layer.name for layer in self.layers)})"
 
 
 class ModelView:
@@ -55,6 +94,7 @@ class ModelView:
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.base_model, self._network, self._ops, self._variables = base_model, network, ops, variables
+        self._objective, self._description, self._features = objective, description, None
         self._dist, self._training, self._defaults = objective.dist, training, dict(defaults or {})
         self.obs_space: gym.Space[Any] = objective.spec.observation_space
         self.action_space: gym.Space[Any] = objective.spec.action_space
@@ -82,8 +122,8 @@ class ModelView:
                 is `[S, *state_shape]`. None: every row is a step of its own.
 
         Returns:
-            `[B, num_outputs]`, with masked actions masked; and a list of `[B, *state_shape]`, empty for feed-forward
-            networks.
+            `[B, num_outputs]`, with masked actions masked (of a Q network its features, see
+            `get_q_value_distributions`); and a list of `[B, *state_shape]`, empty for feed-forward networks.
 
         Raises:
             BatchError: if something is missing or doesn't fit.
@@ -91,6 +131,9 @@ class ModelView:
         inputs = self._inputs(input_dict if isinstance(input_dict, Mapping) else {"obs": input_dict}, state, seq_lens)
         mask = inputs.pop("action_mask", None)
         out = self._out = self._run(inputs)
+        if "advantages" in out:  # a Q network: what its heads go on from
+            self._features = out["features"]
+            return self._features, [out[name] for name in self._network.state_outputs]
         first = out["logits" if "logits" in out else next(iter(out))]
         return self._dist.mask(self._ops, first, mask), [out[name] for name in self._network.state_outputs]
 
@@ -105,6 +148,90 @@ class ModelView:
         if "value" not in self._out:
             raise BatchError(f"this model has no value function; its outputs are {', '.join(self._out)}")
         return self._out["value"][:, 0]
+
+    # --- of Q networks
+
+    def get_q_values(self, model_out: Any) -> Array:
+        """Values `[B, num_actions]` of all actions.
+
+        Args:
+            model_out: what the last call of the model returned, or the features in it.
+
+        Raises:
+            BatchError: if it isn't, or the model is no Q network.
+        """
+        out = self._of_call(model_out)
+        return self._objective._values(self._ops, self._objective._dueled(self._ops, out), None)  # type: ignore[attr-defined]
+
+    def get_q_value_distributions(self, model_out: Any) -> list[Array]:
+        """What the head of actions says, as RLlib's DQN model returns it: advantages, where there is dueling.
+
+        Args:
+            model_out: as for `get_q_values`.
+
+        Returns:
+            `[scores, logits, probabilities]`, the latter two ones; of distributions over returns `[scores, support,
+            logits, logits, probabilities]`. `scores: [B, num_actions]`, `support: [num_atoms]`, the others `[B,
+            num_actions, num_atoms]`.
+
+        Raises:
+            BatchError: as for `get_q_values`.
+        """
+        ops, objective = self._ops, self._objective
+        advantages = self._of_call(model_out)["advantages"]
+        actions, atoms = objective.num_actions, objective.num_atoms  # type: ignore[attr-defined]
+        logits = ops.reshape(advantages, (-1, actions, atoms))
+        if atoms == 1:
+            ones = ops.zeros_like(logits) + 1.0
+            return [advantages, ones, ones]
+        support = ops.constant(objective.support)  # type: ignore[attr-defined]
+        probabilities = ops.exp(ops.log_softmax(logits))
+        return [ops.sum(probabilities * support, 2), support, logits, logits, probabilities]
+
+    def get_state_value(self, model_out: Any) -> Array:
+        """What the head of the state's value says: `[B, num_atoms]`.
+
+        Args:
+            model_out: as for `get_q_values`.
+
+        Raises:
+            BatchError: as for `get_q_values`, or without dueling.
+        """
+        out = self._of_call(model_out)
+        if "state_value" not in out:
+            raise BatchError("this model has no head for the state's value: dueling=False")
+        return out["state_value"]
+
+    @property
+    def q_value_head(self) -> Head:
+        """The layers from the features to `get_q_value_distributions`."""
+        return self._head("advantages")
+
+    @property
+    def state_value_head(self) -> Head:
+        """The layers from the features to `get_state_value`."""
+        return self._head("state_value")
+
+    def _head(self, output: str) -> Head:
+        description = self._description
+        if not isinstance(description, NetworkSpec) or not {output, "features"} <= set(description.outputs):
+            raise BatchError(f"this model has no such head: DQN's have one each for {output!r}, if the config says so")
+        below = {layer.name for layer in description.needed(("features",))}
+        layers = [layer for layer in description.needed((output,)) if layer.name not in below]
+        keys = description.weight_keys()
+        mine = [key for layer in layers for key in keys.get(layer.name, ())]
+        return Head(output, layers, lambda: {key: self._variables()[key] for key in mine})
+
+    def _of_call(self, model_out: Any) -> Columns:
+        """The outputs of the last call, after checking that it's meant."""
+        features = model_out[0] if isinstance(model_out, tuple | list) else model_out
+        if self._out is None or "advantages" not in self._out:
+            raise BatchError("Q values are of the last call of a DQN model: call model({'obs': ...}) first")
+        if features is not self._features:
+            raise BatchError(
+                "Q values are of the last call of the model: pass what model({'obs': ...}) returned, or the first of it"
+            )
+        return self._out
 
     def get_initial_state(self) -> list[np.ndarray]:
         """Zeros `[*state_shape]` for each recurrent state."""
@@ -170,6 +297,8 @@ class ModelView:
         elif self._mask_column is not None:
             flags = self._ops.to_float(self._ops.reshape(inputs[self._mask_column], (-1, self.num_outputs)))
             inputs["action_mask"] = flags > 0  # `!=` compares identities in a TF1 graph
+        for name, shape in self._objective.quiet_inputs.items():
+            inputs[name] = self._tensor(np.zeros((rows, *shape)), np.dtype(np.float32))
         for name, (shape, dtype) in self._previous.items():
             inputs[name] = self._before(given, name, rows, shape, dtype)
         if self._network.state:

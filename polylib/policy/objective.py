@@ -102,6 +102,8 @@ class Objective(ABC):
     update_hooks: UpdateHooks | None = None
     #: How actions are explored, if not by sampling the action distribution; its state goes with the policy's.
     exploration: Exploration | None = None
+    #: The `exploration_config` that suits it, where none is given below a wrapper (`polylib.policy.intrinsic`).
+    default_exploration: Mapping[str, Any] = {"type": "StochasticSampling"}
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.config = spec, spec.config

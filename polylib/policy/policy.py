@@ -18,14 +18,15 @@ from typing import Any, ClassVar, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from polylib.errors import BatchError, ConfigError, EnvError, WeightsError, did_you_mean
+from polylib.errors import BatchError, ConfigError, WeightsError, did_you_mean
 from polylib.models.distributions import BoundDistribution
 from polylib.models.filters import make_filter
-from polylib.models.networks import SEQ_MASK, NetworkSpec, batch_dtype
+from polylib.models.networks import SEQ_MASK, NetworkSpec
 from polylib.models.numpy_network import NumpyNetwork
-from polylib.models.spaces import flatten, is_nested, leaves, mask_column, unflatten, unusable_rows
-from polylib.policy import columns as col
+from polylib.models.spaces import flatten, is_nested, leaves, unflatten, unusable_rows
 from polylib.policy import numpy_ops, sequences
+from polylib.policy.inputs import Inputs, Layout, Prepared, count_rows
+from polylib.policy.intrinsic import wrapped
 from polylib.policy.objective import PolicySpec
 
 Weights = dict[str, np.ndarray]
@@ -51,25 +52,6 @@ def random_stream(seed: int | None, *key: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
 
-Layout = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
-
-
-class Prepared(NamedTuple):
-    """A batch ready to learn from.
-
-    Attributes:
-        columns: flat columns `[size, ...]`; `[size, steps, ...]` and `seq_mask`, `state_i` for sequences.
-        size: rows, or sequences of a recurrent policy.
-        steps: per sequence, padding included; 1 for rows.
-        mask: `[size, steps]`, which steps are real; None for rows.
-    """
-
-    columns: dict[str, np.ndarray]
-    size: int
-    steps: int
-    mask: np.ndarray | None
-
-
 class Policy(ABC):
     """Maps observations to actions and learns from batches.
 
@@ -83,7 +65,7 @@ class Policy(ABC):
         num_updates: gradient steps taken.
         global_timestep: environment steps sampled by all workers when schedules were last updated.
         filter: of observations; acting applies it, samplers apply and update it.
-        masked: whether observations hold an action mask.
+        inputs: what goes in as flat columns, cast and checked.
     """
 
     framework: str = ""
@@ -97,7 +79,7 @@ class Policy(ABC):
         self.spec, self.config = spec, spec.config
         self.observation_space: gym.Space[Any] = spec.observation_space
         self.action_space: gym.Space[Any] = spec.action_space
-        self.objective = spec.objective_class(spec)
+        self.objective = wrapped(spec.objective_class, spec.config)(spec)
         self.objective.bind(self)
         self.network_specs = self.objective.networks()
         self.groups = self.objective.groups()
@@ -107,20 +89,12 @@ class Policy(ABC):
         self.set_coefficients(**self.coefficients)
         self.set_coefficients(**self.objective.scheduled(0))
         self.filter = make_filter(self.config.get("observation_filter", "NoFilter"), spec.observation_space)
-        #: What acting takes besides observations and states: `prev_actions`, `prev_rewards`, or neither.
-        self.previous = tuple(
+        previous = tuple(
             name
             for name in ("prev_actions", "prev_rewards")
             if any(column.split("/")[0] == name for net in self.network_specs.values() for column in net.inputs)
         )
-        self._spaces = leaves(spec.observation_space)
-        self._nested_obs, self._nested_actions = is_nested(spec.observation_space), is_nested(spec.action_space)
-        self._layouts = {name: self._layout(name) for name in ("obs", "actions", *self.previous)}
-        self._obs_shape, self._obs_dtype = next(iter(self._layouts["obs"].values()))
-        self._mask_column = self._find_mask()
-        self.masked = self._mask_column is not None
-        self._columns = {name: self._layout(name) for name in (*self.objective.columns, *self.previous)}
-        self._optional = {name: self._layout(name) for name in self.objective.optional_columns}
+        self.inputs = Inputs(spec, self.objective, previous)
         self._mirroring = (
             self.mirror_rows > 0
             and self.objective.numpy_acting
@@ -131,7 +105,7 @@ class Policy(ABC):
         self._model: Any = None  # made when somebody looks inside
         self._build()
         acting = [self.nets[name] for name, network in self.network_specs.items() if network.copy_of is None]
-        self._state_shapes = [shape for net in acting for shape in net.state]
+        self.inputs.state_shapes = [shape for net in acting for shape in net.state]
         rng = random_stream(spec.seed, 0)
         first = {k: w for net in self.nets.values() for k, w in net.initial_weights(rng).items()}
         first.update({target: first[source] for target, source in self._target_keys().items() if source in first})
@@ -164,9 +138,9 @@ class Policy(ABC):
         Raises:
             BatchError: if a shape doesn't fit the spaces, or a row of `action_mask` allows no action.
         """
-        inputs = self._inputs(obs, state, action_mask, prev_actions, prev_rewards)
+        inputs = self.inputs.acting(obs, state, action_mask, prev_actions, prev_rewards)
         if not self.filter.identity:
-            columns = self._layouts["obs"]
+            columns = self.inputs.layouts["obs"]
             inputs.update(self.filter({name: inputs[name] for name in columns}, update=False))
         return self.act(inputs, explore)
 
@@ -186,11 +160,12 @@ class Policy(ABC):
         out = self._act_in_numpy(inputs, noise) if mirrored else self._act(inputs, noise)
         if explore and self.objective.dist.on_host:
             self._draw_on_host(out)
-        state = [out.pop(f"state_out_{i}") for i in range(len(self._state_shapes))] if self._state_shapes else []
-        if self._nested_actions:
+        shapes = self.inputs.state_shapes
+        state = [out.pop(f"state_out_{i}") for i in range(len(shapes))] if shapes else []
+        if self.inputs.nested_actions:
             actions = unflatten(self.action_space, self._pop_actions(out), "actions")
         else:
-            actions = self._own(out.pop("actions"), self._action_dtype, out)
+            actions = self._own(out.pop("actions"), self.action_space.dtype, out)  # type: ignore[arg-type]
         return ActionOutput(actions, state, out)
 
     @staticmethod
@@ -242,7 +217,7 @@ class Policy(ABC):
         Raises:
             BatchError: if a shape doesn't fit the spaces.
         """
-        batch = self._one_row(self.observation_space, obs, "obs") if self._nested_obs else np.asarray(obs)[None]
+        batch = self._one_row(self.observation_space, obs, "obs") if self.inputs.nested_obs else np.asarray(obs)[None]
         self.check_observations(batch)
         out = self.compute_actions(
             batch,
@@ -252,12 +227,12 @@ class Policy(ABC):
             None if prev_action is None else self._one_row(self.action_space, prev_action, "prev_actions"),
             None if prev_reward is None else np.array([prev_reward], np.float32),
         )
-        if self._nested_actions:
+        if self.inputs.nested_actions:
             flat = flatten(self.action_space, out.actions, "actions")
             action = unflatten(self.action_space, {name: x[0] for name, x in flat.items()}, "actions")
         else:
             action = out.actions[0]
-        if state is None and not full_fetch and not self._state_shapes:
+        if state is None and not full_fetch and not self.inputs.state_shapes:
             return action
         return ActionOutput(action, [s[0] for s in out.state], {k: v[0] for k, v in out.extras.items()})
 
@@ -274,8 +249,8 @@ class Policy(ABC):
         Raises:
             BatchError: naming the row that holds NaN, an infinity, or a class that a discrete space hasn't.
         """
-        for name, value in (flatten(self.observation_space, obs) if self._nested_obs else {"obs": obs}).items():
-            array, space = np.asarray(value), self._spaces[name]
+        for name, value in (flatten(self.observation_space, obs) if self.inputs.nested_obs else {"obs": obs}).items():
+            array, space = np.asarray(value), self.inputs.spaces[name]
             if array.ndim != 1 + len(space.shape or ()):
                 continue  # acting names it
             if array.dtype.kind == "f" and np.isfinite(array).all():
@@ -307,9 +282,9 @@ class Policy(ABC):
         Raises:
             BatchError: if a shape doesn't fit the spaces, or an action is outside a discrete space.
         """
-        inputs = self._inputs(obs, state, action_mask, prev_actions, prev_rewards)
-        cast = self._cast_all("actions", actions, self._layouts["actions"])
-        _count_rows({**inputs, **cast})
+        inputs = self.inputs.acting(obs, state, action_mask, prev_actions, prev_rewards)
+        cast = self.inputs.cast_all("actions", actions, self.inputs.layouts["actions"])
+        count_rows({**inputs, **cast})
         self.objective.dist.check_actions(self.objective.taken(cast))
         return self._log_likelihoods(inputs, cast)
 
@@ -322,7 +297,7 @@ class Policy(ABC):
             BatchError: if a shape doesn't fit the spaces, or the algorithm has no value function.
         """
         # Without the mask: where an episode has ended it may allow nothing.
-        values = self._values(self._inputs(obs, state, None, prev_actions, prev_rewards, choosing=False))
+        values = self._values(self.inputs.acting(obs, state, None, prev_actions, prev_rewards, choosing=False))
         if values is None:
             raise BatchError(f"{type(self.objective).__name__} has no value function")
         return values
@@ -341,7 +316,7 @@ class Policy(ABC):
         Raises:
             BatchError: naming the column that is missing or doesn't fit.
         """
-        prepared = self.prepare(batch)
+        prepared = self.inputs.prepare(batch)
         stats, rows = self._learn(prepared.columns, self._learning_noise(prepared, (prepared.size,)))
         self._weights_changed()
         self.num_updates += 1
@@ -363,7 +338,7 @@ class Policy(ABC):
         Raises:
             BatchError: naming the column that is missing or doesn't fit.
         """
-        prepared = self.prepare(batch)
+        prepared = self.inputs.prepare(batch)
         size = prepared.size
         indices = np.asarray(indices)
         if indices.ndim != 2 or not indices.size or indices.dtype.kind not in "iu":
@@ -383,7 +358,7 @@ class Policy(ABC):
         Raises:
             BatchError: naming the column that is missing or doesn't fit.
         """
-        prepared = self.prepare(batch)
+        prepared = self.inputs.prepare(batch)
         noise = self._learning_noise(prepared, (prepared.size,))
         grads, stats, rows = self._gradients(prepared.columns, noise)
         return grads, self._info(stats, rows, prepared)
@@ -568,17 +543,18 @@ class Policy(ABC):
     def export_layout(self) -> Layout:
         """What an exported model takes, by column: observations, previous actions and rewards, states."""
         layout: Layout = {}
-        for name in ("obs", *self.previous):
-            layout.update(self._layouts[name])
-        return layout | {f"state_{i}": (shape, np.dtype(np.float32)) for i, shape in enumerate(self._state_shapes)}
+        for name in ("obs", *self.inputs.previous):
+            layout.update(self.inputs.layouts[name])
+        states = enumerate(self.inputs.state_shapes)
+        return layout | {f"state_{i}": (shape, np.dtype(np.float32)) for i, shape in states}
 
     def get_initial_state(self) -> list[np.ndarray]:
         """Zeros for each recurrent state; [] for feed-forward policies."""
-        return [np.zeros(shape, np.float32) for shape in self._state_shapes]
+        return [np.zeros(shape, np.float32) for shape in self.inputs.state_shapes]
 
     def is_recurrent(self) -> bool:
         """Whether acting takes and returns state."""
-        return bool(self._state_shapes)
+        return bool(self.inputs.state_shapes)
 
     @property
     def model(self) -> Any:
@@ -602,186 +578,7 @@ class Policy(ABC):
     def close(self) -> None:  # noqa: B027  (most backends hold nothing)
         """Frees what the backend holds (a session); the policy can't be used afterwards."""
 
-    # --- preparation
-
-    def _layout(self, name: str) -> Layout:
-        """Shape and dtype of a column, or of each of its parts."""
-        if name in ("obs", "new_obs"):
-            spaces = leaves(self.observation_space, name)
-        elif name in ("actions", "prev_actions"):
-            spaces = leaves(self.action_space, name)
-        else:
-            dist = self.objective.dist
-            shape, dtype = col.resolve(
-                name, self.observation_space, self.action_space, dist.inputs_size, dist.raw_size
-            )
-            return {name: (shape, np.dtype(np.float32) if dtype == np.float64 else dtype)}
-        return {part: (tuple(space.shape or ()), batch_dtype(space)) for part, space in spaces.items()}
-
-    def _find_mask(self) -> str | None:
-        """The column of a Dict observation that holds the action mask."""
-        name = mask_column(self.observation_space)
-        if name is not None:
-            shape, size = self._layouts["obs"][name][0], self.objective.dist.inputs_size
-            if math.prod(shape) != size:
-                raise EnvError(
-                    f"observation space: its 'action_mask' has shape {list(shape)}, expected [{size}]: one flag for "
-                    f"each input of the action distribution of {self.action_space}"
-                )
-        return name
-
-    @property
-    def _action_dtype(self) -> np.dtype[Any]:
-        return self.action_space.dtype  # type: ignore[return-value]
-
-    def _cast(self, name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise BatchError(f"column {name!r} can't be made an array: {error}") from None
-        if array.ndim == 0 or array.shape[1:] != shape:
-            expected = ", ".join(map(str, ("B", *shape)))
-            raise BatchError(f"column {name!r} has shape {list(array.shape)}, expected [{expected}]")
-        if array.dtype == dtype:
-            return array
-        if not np.can_cast(array.dtype, dtype, "same_kind") and not (
-            np.issubdtype(dtype, np.floating) and array.dtype.kind in "iub"
-        ):
-            raise BatchError(f"column {name!r} has dtype {array.dtype}, expected {dtype}")
-        return array.astype(dtype)
-
-    def _cast_all(self, name: str, value: Any, layout: Layout) -> dict[str, np.ndarray]:
-        """A column's parts, cast and checked."""
-        if name in layout:
-            return {name: self._cast(name, value, *layout[name])}
-        space = self.observation_space if name in ("obs", "new_obs") else self.action_space
-        flat = flatten(space, value, name)
-        return {part: self._cast(part, flat[part], *fits) for part, fits in layout.items()}
-
-    def _inputs(
-        self,
-        obs: Any,
-        state: Sequence[np.ndarray] | None,
-        action_mask: np.ndarray | None,
-        prev_actions: Any,
-        prev_rewards: Any,
-        choosing: bool = True,
-    ) -> dict[str, np.ndarray]:
-        if self._nested_obs:
-            inputs = self._cast_all("obs", obs, self._layouts["obs"])
-        else:
-            inputs = {"obs": self._cast("obs", obs, self._obs_shape, self._obs_dtype)}
-        if state is not None and len(state) != len(self._state_shapes):
-            raise BatchError(f"got {len(state)} state arrays, this policy has {len(self._state_shapes)}")
-        for name, shape in self.objective.quiet_inputs.items():
-            inputs[name] = np.zeros((len(next(iter(inputs.values()))), *shape), np.float32)
-        if self._state_shapes or self.previous:
-            self._add_memory(inputs, state, prev_actions, prev_rewards)
-        if action_mask is not None:
-            inputs["action_mask"] = self._cast("action_mask", action_mask, *self._layout("action_mask")["action_mask"])
-            _count_rows(inputs)  # a single row would count for all
-        if choosing and (self.masked or action_mask is not None):
-            self.take_mask(inputs)
-        if len(inputs) > 1:
-            _count_rows(inputs)
-        return inputs
-
-    def _add_memory(
-        self,
-        inputs: dict[str, np.ndarray],
-        state: Sequence[np.ndarray] | None,
-        prev_actions: Any,
-        prev_rewards: Any,
-    ) -> None:
-        size = len(next(iter(inputs.values())))
-        for i, shape in enumerate(self._state_shapes):
-            value = np.zeros((size, *shape), np.float32) if state is None else state[i]
-            inputs[f"state_{i}"] = self._cast(f"state_{i}", value, shape, np.dtype(np.float32))
-        for name, value in (("prev_actions", prev_actions), ("prev_rewards", prev_rewards)):
-            if name in self.previous:
-                inputs |= self.first_previous(name, size) if value is None else self._cast_previous(name, value)
-
-    def _cast_previous(self, name: str, value: Any) -> dict[str, np.ndarray]:
-        return self._cast_all(name, value, self._layouts[name])
-
-    def first_previous(self, name: str, size: int) -> dict[str, np.ndarray]:
-        """`prev_actions` or `prev_rewards` of first steps: zeros (of discrete parts the first class); flat columns."""
-        spaces = leaves(self.action_space, name) if name == "prev_actions" else {}
-        return {
-            part: np.zeros((size, *shape), dtype) + np.asarray(getattr(spaces.get(part), "start", 0), dtype)
-            for part, (shape, dtype) in self._layouts[name].items()
-        }
-
-    def take_mask(self, inputs: dict[str, np.ndarray], idle: np.ndarray | None = None) -> None:
-        """Adds `action_mask` to flat columns where it stands in the observations, and checks it.
-
-        Args:
-            inputs: flat columns `[B, ...]`.
-            idle: `[B] bool`, rows whose action nobody takes: everything is allowed there.
-
-        Raises:
-            BatchError: if a row allows no action.
-        """
-        if self._mask_column is not None:
-            flags = inputs[self._mask_column]
-            mask = flags.reshape(len(flags), math.prod(flags.shape[1:])) != 0
-            given = inputs.get("action_mask")
-            inputs["action_mask"] = mask if given is None else mask & given
-            if idle is not None:
-                inputs["action_mask"] |= idle[:, None]
-        if "action_mask" in inputs:
-            self.objective.dist.check_mask(inputs["action_mask"])
-
-    def prepare(self, batch: Mapping[str, Any] | Prepared) -> Prepared:
-        """The columns that the losses use, cast and checked; for a recurrent policy as padded sequences.
-
-        Args:
-            batch: the objective's columns, `[B, ...]`; of a recurrent policy also `state_in_0`, ... (the state before
-                each row, zeros if there is none) and `unroll_id`, `eps_id` or `seq_lens` to tell sequences apart.
-
-        Raises:
-            BatchError: naming the column that is missing or doesn't fit.
-        """
-        if isinstance(batch, Prepared):
-            return batch
-        prepared: dict[str, np.ndarray] = {}
-        for name, layout in (self._columns | self._optional).items():
-            if name in batch:
-                prepared |= self._cast_all(name, batch[name], layout)
-            elif name in self.previous:
-                prepared |= self.first_previous(name, _count_rows(prepared))
-            elif name in self._columns:
-                raise BatchError(
-                    f"the batch has no column {name!r}, which {type(self.objective).__name__} learns from; "
-                    f"it has {', '.join(sorted(batch)) or 'none'}. Was it postprocessed?"
-                )
-        prepared |= self.objective.other_columns(batch)
-        self.take_mask(prepared)
-        size = _count_rows(prepared)
-        if size == 0:
-            raise BatchError("the batch has no rows")
-        if "actions" in self._columns:
-            self.objective.dist.check_actions(self.objective.taken(prepared))
-        if not self._state_shapes:
-            return Prepared(prepared, size, 1, None)
-        return self._sequences(batch, prepared, size)
-
-    def _sequences(self, batch: Mapping[str, Any], prepared: dict[str, np.ndarray], size: int) -> Prepared:
-        time = int(self.config["model"]["max_seq_len"])
-        firsts, lengths = sequences.cut(batch, size, time)
-        padded = sequences.pad(prepared, firsts, lengths, time)
-        for i, shape in enumerate(self._state_shapes):
-            name = f"state_in_{i}"
-            states = np.zeros((size, *shape), np.float32)
-            if name in batch:
-                states = self._cast(name, batch[name], shape, np.dtype(np.float32))
-                if len(states) not in (size, len(firsts)):
-                    raise BatchError(
-                        f"column {name!r} has {len(states)} rows, expected one for each of {size} rows or of "
-                        f"{len(firsts)} sequences"
-                    )
-            padded[f"state_{i}"] = states[firsts] if len(states) == size else states
-        return Prepared(padded, len(firsts), time, padded[SEQ_MASK])
+    # --- learning, inside
 
     def _learning_noise(self, prepared: Prepared, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Randomness for the losses, `[*shape, ...]`; `[*shape, T, ...]` for sequences."""
@@ -849,6 +646,10 @@ class Policy(ABC):
             weights = self._acting_weights([key for spec in specs.values() for key in spec.shapes()])
             self._mirror = {name: NumpyNetwork(spec, weights) for name, spec in specs.items()}
         return self.objective.act(numpy_ops, self._mirror, inputs, noise, self.coefficients)
+
+    def weights_of(self, keys: list[str]) -> Weights:
+        """Some variables, to be read right away: they may be views."""
+        return self._acting_weights(keys)
 
     def _acting_weights(self, keys: list[str]) -> Weights:
         """The variables that acting in NumPy needs; they may be views that change with the policy's own."""
@@ -934,13 +735,3 @@ class Policy(ABC):
     @abstractmethod
     def _set_optimizer(self, state: Mapping[str, np.ndarray]) -> None:
         """Sets what `_get_optimizer` returns; keys, shapes and dtypes were checked."""
-
-
-def _count_rows(arrays: Mapping[str, np.ndarray]) -> int:
-    """The number of rows that all columns have: backends would silently repeat a single row."""
-    first = next(iter(arrays))
-    size = len(arrays[first])
-    for name, x in arrays.items():
-        if len(x) != size:
-            raise BatchError(f"column {name!r} has {len(x)} rows, {first!r} has {size}")
-    return size

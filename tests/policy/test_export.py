@@ -177,9 +177,9 @@ def inputs_of(policy, rows=ROWS, seed=3):
     states = [rng.standard_normal((rows, *s.shape)).astype(np.float32) for s in policy.get_initial_state()]
     given |= {f"state_{i}": state for i, state in enumerate(states)}
     previous = {}
-    if "prev_actions" in policy.previous:
+    if "prev_actions" in policy.inputs.previous:
         previous["prev_actions"] = sample_space(policy.action_space, rows, seed)
-    if "prev_rewards" in policy.previous:
+    if "prev_rewards" in policy.inputs.previous:
         previous["prev_rewards"] = rng.standard_normal(rows).astype(np.float32)
     given |= previous
     out = policy.compute_actions(obs, states or None, explore=False, **previous)
@@ -288,7 +288,7 @@ def test_a_frameworks_own_distribution_stays_in_it(tmp_path):
     policy = make(("torch", False), action_space=TORQUE, model={"custom_action_dist": dist})
     assert policy.export_model(tmp_path, "torch_export").exists()
     if has("tf"):
-        with pytest.raises(ExportError, match="'saved_model' is written by tf, and this policy's custom_action_dist is"):
+        with pytest.raises(ExportError, match="'saved_model' is written by tf, and this policy's custom_action_dist"):
             policy.export_model(tmp_path, "saved_model")
 
 

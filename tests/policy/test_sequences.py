@@ -114,18 +114,18 @@ def test_states_may_come_one_per_row_or_per_sequence():
     policy = make(("numpy", False), BOX, hiddens=(4,), model=MODEL)
     batch = {**batch_of(policy, 6), "unroll_id": np.array([0] * 5 + [1])}
     states = np.arange(18, dtype=F32).reshape(6, 3)
-    prepared = policy.prepare({**batch, "state_in_0": states, "state_in_1": states})
+    prepared = policy.inputs.prepare({**batch, "state_in_0": states, "state_in_1": states})
     assert (prepared.size, prepared.steps) == (3, 4)
     assert prepared.columns["state_0"].tolist() == states[[0, 4, 5]].tolist()
     assert prepared.columns["state_1"].tolist() == states[[0, 4, 5]].tolist()
-    per_sequence = policy.prepare({**batch, "state_in_0": states[:3], "state_in_1": states})
+    per_sequence = policy.inputs.prepare({**batch, "state_in_0": states[:3], "state_in_1": states})
     assert per_sequence.columns["state_0"].tolist() == states[:3].tolist()
-    without = policy.prepare(batch)
+    without = policy.inputs.prepare(batch)
     assert not without.columns["state_0"].any() and without.columns["state_0"].shape == (3, 3)
     with pytest.raises(BatchError, match="'state_in_0' has 4 rows, expected one for each of 6 rows or of 3 sequences"):
-        policy.prepare({**batch, "state_in_0": states[:4]})
+        policy.inputs.prepare({**batch, "state_in_0": states[:4]})
     with pytest.raises(BatchError, match=r"'state_in_0' has shape \[6, 2\], expected \[B, 3\]"):
-        policy.prepare({**batch, "state_in_0": states[:, :2]})
+        policy.inputs.prepare({**batch, "state_in_0": states[:, :2]})
 
 
 def test_minibatches_are_of_sequences():

@@ -73,7 +73,7 @@ def test_too_many_traces_are_an_error_that_names_what_changed():
 def test_retraces_inside_a_function_count_too():
     """Another dtype makes tf.function trace again; the message shows both."""
     policy = make(TRACED, eager_max_retraces=0)
-    batch = policy.prepare(random_batch(policy.spec, 8)).columns
+    batch = policy.inputs.prepare(random_batch(policy.spec, 8)).columns
     policy._learn(batch, {})
     wrong = {**batch, "advantages": batch["advantages"].astype(np.float64)}
     with pytest.raises(RetraceError, match=r"advantages: float32\[None\].*advantages: float64"):

@@ -30,6 +30,7 @@ class DDPGObjective(Objective):
     acting = ("policy",)
     updates_often = True
     needs_values = False
+    default_exploration = {"type": "OrnsteinUhlenbeckNoise"}
 
     def __init__(self, spec: PolicySpec) -> None:
         space = spec.action_space

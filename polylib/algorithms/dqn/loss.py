@@ -71,6 +71,7 @@ class DQNObjective(Objective):
     acting = ("q",)
     updates_often = True
     needs_values = False
+    default_exploration = {"type": "EpsilonGreedy", "final_epsilon": 0.02, "epsilon_timesteps": 10_000}
 
     def __init__(self, spec: PolicySpec) -> None:
         if not isinstance(spec.action_space, gym.spaces.Discrete):

@@ -161,4 +161,4 @@ def test_sequences_longer_than_the_network_sees_are_refused():
     _, batch = setting(spec)
     policy = make_policy(spec, "numpy", False)
     with pytest.raises(BatchError, match="'seq_lens' holds 6, more than max_seq_len=4"):
-        policy.prepare({**batch, "seq_lens": np.array([6, 6])})
+        policy.inputs.prepare({**batch, "seq_lens": np.array([6, 6])})

@@ -79,7 +79,7 @@ def oracle(kind: str, size: int) -> tuple[dict[str, float], dict[str, np.ndarray
     """Stats and gradients by central differences on NumPy, in float64."""
     weights, batch = setting(kind, size)
     p = policy(kind, ("numpy", False))
-    prepared = p.prepare(batch).columns
+    prepared = p.inputs.prepare(batch).columns
     wide = {name: x.astype(np.float64) if x.dtype == F32 else x for name, x in prepared.items()}
     network = NumpyNetwork(p.network_specs["policy"], {key: w.astype(np.float64) for key, w in weights.items()})
 
@@ -122,7 +122,7 @@ def test_loss_stats_and_gradients_are_the_oracles(framework, traced, kind):
 def test_weights_agree_after_a_whole_iteration(kind):
     """Ten epochs of minibatches, of sequences where the network has state."""
     weights, batch = setting(kind, 40)
-    size = policy(kind, ("numpy", False)).prepare(batch).size
+    size = policy(kind, ("numpy", False)).inputs.prepare(batch).size
     rng = np.random.default_rng(0)
     half = size // 2
     indices = np.concatenate([rng.permutation(size)[: 2 * half].reshape(2, half) for _ in range(10)]).astype(np.int32)
@@ -152,7 +152,7 @@ def test_acting_and_values_agree(kind):
         p.set_weights(weights)
         p.rng = np.random.default_rng(5)
         states = [batch[f"state_in_{i}"] for i in range(len(p.get_initial_state()))]
-        previous = {name: batch[name] for name in p.previous}
+        previous = {name: batch[name] for name in p.inputs.previous}
         out = p.compute_actions(batch["obs"], states, **previous)
         values = p.compute_values(batch["obs"], states, previous.get("prev_actions"), previous.get("prev_rewards"))
         outs[mode] = out, values
