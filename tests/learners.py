@@ -12,7 +12,6 @@ from modes import MODES, has
 
 from polylib.algorithms.registry import get_config_class, get_objective_class
 from polylib.models.numpy_network import NumpyNetwork
-
 from polylib.models.spaces import mask_column
 from polylib.policy import numpy_ops, sequences
 from polylib.policy.backends import make_policy

@@ -102,7 +102,9 @@ class OffPolicyAlgorithm(Algorithm):
         with self._timed("update_target"):
             self._move_targets(policy, sampled)
         self._learner_info = {
-            "learner_stats": info["learner_stats"], "num_grad_updates_lifetime": policy.num_updates, **extra
+            "learner_stats": info["learner_stats"],
+            "num_grad_updates_lifetime": policy.num_updates,
+            **extra,
         }
 
     def _before_update(self, policy: Policy) -> None:

@@ -56,8 +56,8 @@ class ReplayConfig(AlgorithmConfig):
         steps, length = self["n_step"], self["rollout_fragment_length"]
         if length != "auto" and length < steps and self["batch_mode"] == "truncate_episodes":
             raise ConfigError(
-                f"config key 'n_step': rewards are summed inside a fragment, and rollout_fragment_length={length} holds "
-                f"no {steps} steps; raise it to {steps} or more, or set it to 'auto'"
+                f"config key 'n_step': rewards are summed inside a fragment, and rollout_fragment_length={length} "
+                f"holds no {steps} steps; raise it to {steps} or more, or set it to 'auto'"
             )
         self._validate_model(steps, replay)
 

@@ -402,9 +402,13 @@ def make_exploration(
     if isinstance(kind, str):
         name = kind.rpartition(".")[2]
         if name in _NOT_BUILT:
-            raise NotBuiltError(f"config key 'exploration_config': type {name!r} isn't in this version; {', '.join(_TYPES)} are")
+            raise NotBuiltError(
+                f"config key 'exploration_config': type {name!r} isn't in this version; {', '.join(_TYPES)} are"
+            )
         if name in _WRAPPERS:
-            raise ConfigError(f"config key 'exploration_config': {name!r} stands around another type, not inside of one")
+            raise ConfigError(
+                f"config key 'exploration_config': {name!r} stands around another type, not inside of one"
+            )
         if name not in _TYPES:
             known = [*_TYPES, *_WRAPPERS]
             raise ConfigError(

@@ -1,7 +1,7 @@
 """Rewards from within, around any algorithm's objective: RND (arXiv:1810.12894) and Curiosity (arXiv:1705.05363).
 
-`exploration_config={"type": "RND" or "Curiosity", "sub_exploration": {...}, ...}` wraps the algorithm's `Objective`: the
-wrapper adds networks, an optimizer group of their own and its loss, and a bonus to the rewards. Algorithms that replay
+`exploration_config={"type": "RND" or "Curiosity", "sub_exploration": {...}, ...}` wraps the algorithm's `Objective`:
+the wrapper adds networks, an optimizer group of their own and its loss, and a bonus to the rewards. Algorithms that replay
 get the bonus in their losses, by the newest networks; those that learn from what they just sampled get it when a
 fragment is postprocessed, on NumPy, on the worker that sampled it. Metrics count the environment's rewards alone.
 """
@@ -51,13 +51,15 @@ class Intrinsic(Objective):
         self.settings = {**known, **given}
         sub = self.settings["sub_exploration"]
         if not isinstance(sub, Mapping | None):
-            raise ConfigTypeError(f"config key 'exploration_config.sub_exploration': got {sub!r}, expected a dict or None")
+            raise ConfigTypeError(
+                f"config key 'exploration_config.sub_exploration': got {sub!r}, expected a dict or None"
+            )
         sub = dict(self.default_exploration if sub is None else sub)
         super().__init__(replace(spec, config={**spec.config, "exploration_config": sub}))
         #: Whether the losses take rewards; otherwise what is learnt from them is computed before.
         self._replays = "rewards" in self.columns
         self.columns = tuple(dict.fromkeys((*self.columns, "new_obs")))
-        self._base = tuple(super().networks())
+        self._base = tuple(super().networks())  # type: ignore[safe-super]
         self.acting = self.acting or self._base
         self._policy: Any = None
         self._check()
@@ -121,7 +123,7 @@ class Intrinsic(Objective):
 
     def networks(self) -> dict[str, NetworkSpec | CustomNetwork]:
         """The algorithm's, and the wrapper's after them."""
-        return {**super().networks(), **self.own_networks()}
+        return {**super().networks(), **self.own_networks()}  # type: ignore[safe-super]
 
     def groups(self) -> dict[str, Group]:
         """The algorithm's, and `intrinsic`."""
@@ -134,7 +136,7 @@ class Intrinsic(Objective):
 
     def coefficients(self) -> dict[str, float]:
         """The algorithm's, and `intrinsic_lr`."""
-        return {**super().coefficients(), "intrinsic_lr": self.number("lr")}
+        return {**super().coefficients(), "intrinsic_lr": self.number("lr")}  # type: ignore[safe-super]
 
     def built(self, policy: Any) -> None:
         """Keeps the policy, for its weights."""
@@ -239,20 +241,28 @@ class Curiosity(Intrinsic):
 
     def own_networks(self) -> dict[str, NetworkSpec | CustomNetwork]:
         """Features of a state; from two states' features to the action; from features and action to the next ones."""
-        size, get = self.size("feature_dim"), self.settings.get
+        size, settings = self.size("feature_dim"), self.settings
         model = self.model("feature_net_config")
         return {
             "icm_features": feature_network("icm_features", self.spec.observation_space, size, model),
             "icm_inverse": mlp_network(
-                "icm_inverse", 2 * size, get("inverse_net_hiddens"), get("inverse_net_activation"), self._width
+                "icm_inverse",
+                2 * size,
+                settings["inverse_net_hiddens"],
+                settings["inverse_net_activation"],
+                self._width,
             ),
             "icm_forward": mlp_network(
-                "icm_forward", size + self._width, get("forward_net_hiddens"), get("forward_net_activation"), size
+                "icm_forward",
+                size + self._width,
+                settings["forward_net_hiddens"],
+                settings["forward_net_activation"],
+                size,
             ),
         }
 
     def measured(self, ops: Any, nets: Mapping[str, Any], batch: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Forward: `|f(phi, a) - phi'|^2 / 2` (eq. 5); inverse: `-log p(a | phi, phi')` (eq. 3), of Box actions squared."""
+        """Forward: `|f(phi, a) - phi'|^2 / 2` (eq. 5); inverse: `-log p(a | phi, phi')` (eq. 3), squared for a Box."""
         now = nets["icm_features"](batch)["features"]
         then = nets["icm_features"](next_inputs(batch))["features"]
         inferred = nets["icm_inverse"]({"given": ops.concat([now, then], 1)})["out"]
@@ -268,7 +278,7 @@ class Curiosity(Intrinsic):
         return self._eta * forward, self._beta * forward + (1.0 - self._beta) * inverse
 
 
-KINDS: dict[str, type[Intrinsic]] = {"RND": RND, "Curiosity": Curiosity}
+KINDS: dict[str, type[Any]] = {"RND": RND, "Curiosity": Curiosity}
 
 
 @functools.cache

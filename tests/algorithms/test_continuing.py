@@ -48,7 +48,10 @@ CASES = {
 }
 SPLITS = [
     pytest.param(name, mode, id=f"{name}-{mode_id(*mode)}")
-    for name, mode in [*((name, TORCH) for name in CASES), *((name, mode) for mode in MODES[:3] for name in ("DQN", "TD3"))]
+    for name, mode in [
+        *((name, TORCH) for name in CASES),
+        *((name, mode) for mode in MODES[:3] for name in ("DQN", "TD3")),
+    ]
     if has(mode[0])
 ]
 

@@ -19,7 +19,7 @@ def result_of(results):
 
 
 def test_dqn_as_the_guide_has_it(call, results):
-    """`--algo DQN --env CartPole-v1 --stop '{"training_iteration": 3}'` with nothing but its defaults, in this process."""
+    """`--algo DQN --env CartPole-v1 --stop '{"training_iteration": 3}'`: nothing but defaults, in this process."""
     argv = ("--algo", "DQN", "--env", "CartPole-v1", "--stop", '{"training_iteration": 3}')
     outcome = call("train", *argv, "--local-dir", results, "--local-mode", "--framework", "torch")
     assert outcome.status == 0, outcome.err

@@ -244,7 +244,9 @@ def test_dqn_samples_by_values_with_the_configs_temperature():
 # --- masks
 
 
-@pytest.mark.parametrize("config", [{"type": "EpsilonGreedy"}, {"type": "SoftQ", "temperature": 5.0}, {"type": "Random"}])
+@pytest.mark.parametrize(
+    "config", [{"type": "EpsilonGreedy"}, {"type": "SoftQ", "temperature": 5.0}, {"type": "Random"}]
+)
 def test_masked_actions_are_never_chosen(config):
     policy = build(("numpy", False), "DQN", MASKED, CHOICE, exploration_config=config)
     rows = 25_000
@@ -267,7 +269,9 @@ def test_uniform_actions_of_unbounded_dimensions_are_normal():
     found = RandomActions(space, "Random")
     dist = make_distribution(space)
     actions = found.sample(numpy_ops, found.noise(np.random.default_rng(0), 20_000), dist, None)
-    assert actions.mean(0) == pytest.approx([1, 0], abs=0.03) and actions.std(0) == pytest.approx([1 / 3**0.5, 1], rel=0.03)
+    assert actions.mean(0) == pytest.approx([1, 0], abs=0.03) and actions.std(0) == pytest.approx(
+        [1 / 3**0.5, 1], rel=0.03
+    )
 
 
 # --- what is refused
@@ -276,7 +280,12 @@ def test_uniform_actions_of_unbounded_dimensions_are_normal():
 @pytest.mark.parametrize(
     ("config", "space", "error", "message"),
     [
-        ({"type": "EpsilonGredy"}, CHOICE, ConfigError, "no type 'EpsilonGredy'. Did you mean 'EpsilonGreedy'\\? Known: "),
+        (
+            {"type": "EpsilonGredy"},
+            CHOICE,
+            ConfigError,
+            "no type 'EpsilonGredy'. Did you mean 'EpsilonGreedy'\\? Known: ",
+        ),
         ({"type": "SlateEpsilonGreedy"}, CHOICE, ConfigError, "no type 'SlateEpsilonGreedy'"),
         ({"type": 3}, CHOICE, ConfigTypeError, "type is 3, expected a name or a subclass of"),
         (
@@ -286,16 +295,41 @@ def test_uniform_actions_of_unbounded_dimensions_are_normal():
             "EpsilonGreedy has no key 'final_epsiln'. Did you mean 'final_epsilon'\\?",
         ),
         ({"type": "Random", "x": 1}, CHOICE, UnknownKeyError, "Random has no key 'x'"),
-        ({"type": "EpsilonGreedy", "initial_epsilon": 1.5}, CHOICE, ConfigError, "got 1.5, expected a number from 0 to 1"),
-        ({"type": "EpsilonGreedy", "final_epsilon": "a"}, CHOICE, ConfigTypeError, "'exploration_config.final_epsilon'"),
+        (
+            {"type": "EpsilonGreedy", "initial_epsilon": 1.5},
+            CHOICE,
+            ConfigError,
+            "got 1.5, expected a number from 0 to 1",
+        ),
+        (
+            {"type": "EpsilonGreedy", "final_epsilon": "a"},
+            CHOICE,
+            ConfigTypeError,
+            "'exploration_config.final_epsilon'",
+        ),
         ({"type": "EpsilonGreedy", "epsilon_timesteps": -1}, CHOICE, ConfigError, "got -1, expected a number >= 0"),
-        ({"type": "EpsilonGreedy", "epsilon_schedule": "x"}, CHOICE, ConfigError, "exploration_config.epsilon_schedule"),
-        ({"type": "EpsilonGreedy"}, gym.spaces.MultiDiscrete([2, 2]), ConfigError, "Discrete and Box action spaces, not"),
+        (
+            {"type": "EpsilonGreedy", "epsilon_schedule": "x"},
+            CHOICE,
+            ConfigError,
+            "exploration_config.epsilon_schedule",
+        ),
+        (
+            {"type": "EpsilonGreedy"},
+            gym.spaces.MultiDiscrete([2, 2]),
+            ConfigError,
+            "Discrete and Box action spaces, not",
+        ),
         ({"type": "SoftQ"}, TORQUE, ConfigError, "SoftQ needs a Discrete action space, not Box"),
         ({"type": "SoftQ", "temperature": 0}, CHOICE, ConfigError, "temperature': got 0, expected a number > 0"),
         ({"type": "GaussianNoise"}, CHOICE, ConfigError, "GaussianNoise needs a Box action space, not Discrete"),
         ({"type": "OrnsteinUhlenbeckNoise"}, CHOICE, ConfigError, "OrnsteinUhlenbeckNoise needs a Box action space"),
-        ({"type": "GaussianNoise", "stddev": float("nan")}, TORQUE, ConfigError, "'exploration_config.stddev': got nan"),
+        (
+            {"type": "GaussianNoise", "stddev": float("nan")},
+            TORQUE,
+            ConfigError,
+            "'exploration_config.stddev': got nan",
+        ),
         ({"type": "OrnsteinUhlenbeckNoise", "stddev": 1}, TORQUE, UnknownKeyError, "has no key 'stddev'"),
     ],
 )
@@ -309,9 +343,15 @@ def test_bad_configs_are_one_clear_line(config, space, error, message):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"type": "EpsilonGreedy"}, "learns from the actions of its own distribution and takes type 'StochasticSampling'"),
+        (
+            {"type": "EpsilonGreedy"},
+            "learns from the actions of its own distribution and takes type 'StochasticSampling'",
+        ),
         ({"type": "Random"}, "only, not 'Random'"),
-        ({"type": "StochasticSampling", "random_timesteps": 9}, "'exploration_config.random_timesteps': got 9; .* at 0"),
+        (
+            {"type": "StochasticSampling", "random_timesteps": 9},
+            "'exploration_config.random_timesteps': got 9; .* at 0",
+        ),
         ({"type": "StochasticSampling", "random_timestep": 9}, "no key 'random_timestep'. Did you mean"),
     ],
 )
@@ -337,7 +377,10 @@ def test_keys_go_over_the_algorithms_own_as_long_as_the_type_stays():
 
     config = DQNConfig().exploration(exploration_config={"final_epsilon": 0.3})
     assert config["exploration_config"] == {
-        "type": "EpsilonGreedy", "initial_epsilon": 1.0, "final_epsilon": 0.3, "epsilon_timesteps": 10_000
+        "type": "EpsilonGreedy",
+        "initial_epsilon": 1.0,
+        "final_epsilon": 0.3,
+        "epsilon_timesteps": 10_000,
     }
     config.exploration(exploration_config={"type": "EpsilonGreedy", "initial_epsilon": 0.5})
     assert config["exploration_config"]["final_epsilon"] == 0.3

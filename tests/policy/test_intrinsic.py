@@ -7,7 +7,19 @@ import math
 import gymnasium as gym
 import numpy as np
 import pytest
-from learners import CHOICE, LSTM, MASKED, OBS, TORQUE, build, check_learning, check_parity, losses_of, small_config, spec_of
+from learners import (
+    CHOICE,
+    LSTM,
+    MASKED,
+    OBS,
+    TORQUE,
+    build,
+    check_learning,
+    check_parity,
+    losses_of,
+    small_config,
+    spec_of,
+)
 from modes import FAST_MODES, MODE_PARAMS, has
 
 from polylib.algorithms.algorithm import Algorithm
@@ -29,8 +41,12 @@ ICM = {
 KINDS = {
     "dqn_rnd": ("DQN", MASKED, CHOICE, {"exploration_config": RND}),
     "dqn_curiosity": ("DQN", OBS, CHOICE, {"exploration_config": ICM, "hiddens": []}),
-    "td3_curiosity": ("TD3", OBS, TORQUE, {"exploration_config": ICM, "actor_hidden_activation": "tanh",
-                                           "critic_hidden_activation": "tanh"}),
+    "td3_curiosity": (
+        "TD3",
+        OBS,
+        TORQUE,
+        {"exploration_config": ICM, "actor_hidden_activation": "tanh", "critic_hidden_activation": "tanh"},
+    ),
     "sac_rnd": ("SAC", OBS, TORQUE, {"exploration_config": RND}),
     "a2c_rnd": ("A2C", OBS, TORQUE, {"exploration_config": RND, "lr": 1e-2}),
     "a2c_curiosity_lstm": ("A2C", OBS, CHOICE, {"exploration_config": ICM, **LSTM, "lr": 1e-2}),
@@ -143,9 +159,17 @@ def test_what_was_seen_often_is_no_longer_new():
 # --- whole runs
 
 RUNS = {
-    "DQN": ("DQN", "CartPole-v1", {"num_steps_sampled_before_learning_starts": 30, "store_buffer_in_checkpoints": True}),
+    "DQN": (
+        "DQN",
+        "CartPole-v1",
+        {"num_steps_sampled_before_learning_starts": 30, "store_buffer_in_checkpoints": True},
+    ),
     "PPO": ("PPO", "CartPole-v1", {"sgd_minibatch_size": 8, "num_sgd_iter": 2}),
-    "SAC": ("SAC", "Pendulum-v1", {"num_steps_sampled_before_learning_starts": 30, "store_buffer_in_checkpoints": True}),
+    "SAC": (
+        "SAC",
+        "Pendulum-v1",
+        {"num_steps_sampled_before_learning_starts": 30, "store_buffer_in_checkpoints": True},
+    ),
 }
 
 
@@ -217,15 +241,57 @@ def test_groups_and_networks():
 @pytest.mark.parametrize(
     ("algo", "space", "config", "error", "message"),
     [
-        ("DQN", CHOICE, {**RND, "embed_dims": 3}, UnknownKeyError, "RND has no key 'embed_dims'. Did you mean 'embed_dim'"),
-        ("DQN", CHOICE, {**RND, "embed_dim": 0}, ConfigError, "exploration_config.embed_dim': got 0, expected an integer"),
+        (
+            "DQN",
+            CHOICE,
+            {**RND, "embed_dims": 3},
+            UnknownKeyError,
+            "RND has no key 'embed_dims'. Did you mean 'embed_dim'",
+        ),
+        (
+            "DQN",
+            CHOICE,
+            {**RND, "embed_dim": 0},
+            ConfigError,
+            "exploration_config.embed_dim': got 0, expected an integer",
+        ),
         ("DQN", CHOICE, {**RND, "lr": "a"}, ConfigError, "exploration_config.lr': got 'a', expected a number >= 0"),
         ("DQN", CHOICE, {**RND, "distill_net_config": {"x": 1}}, ConfigError, "keys of 'model', which has no 'x'"),
-        ("DQN", CHOICE, {**RND, "sub_exploration": "SoftQ"}, ConfigTypeError, "sub_exploration': got 'SoftQ', expected a"),
-        ("DQN", CHOICE, {**RND, "sub_exploration": ICM}, ConfigError, "'Curiosity' stands around another type, not inside"),
-        ("DQN", CHOICE, {**ICM, "beta": 1.5}, ConfigError, "exploration_config.beta': got 1.5, expected a number from 0"),
-        ("A2C", CHOICE, {**RND, "sub_exploration": {"type": "SoftQ"}}, ConfigError, "takes type 'StochasticSampling' only"),
-        ("A2C", gym.spaces.MultiDiscrete([2, 2]), ICM, ConfigError, "Curiosity needs Discrete or Box actions, not Multi"),
+        (
+            "DQN",
+            CHOICE,
+            {**RND, "sub_exploration": "SoftQ"},
+            ConfigTypeError,
+            "sub_exploration': got 'SoftQ', expected a",
+        ),
+        (
+            "DQN",
+            CHOICE,
+            {**RND, "sub_exploration": ICM},
+            ConfigError,
+            "'Curiosity' stands around another type, not inside",
+        ),
+        (
+            "DQN",
+            CHOICE,
+            {**ICM, "beta": 1.5},
+            ConfigError,
+            "exploration_config.beta': got 1.5, expected a number from 0",
+        ),
+        (
+            "A2C",
+            CHOICE,
+            {**RND, "sub_exploration": {"type": "SoftQ"}},
+            ConfigError,
+            "takes type 'StochasticSampling' only",
+        ),
+        (
+            "A2C",
+            gym.spaces.MultiDiscrete([2, 2]),
+            ICM,
+            ConfigError,
+            "Curiosity needs Discrete or Box actions, not Multi",
+        ),
         ("DQN", CHOICE, {"type": "RE3"}, ConfigError, "type 'RE3' isn't in this version"),
     ],
 )

@@ -15,7 +15,7 @@ from polylib.models.custom import CustomNetwork
 from polylib.models.default_networks import actor_network, critic_network
 from polylib.models.distributions import Deterministic, Distribution
 from polylib.models.networks import NetworkSpec
-from polylib.policy.exploration import make_exploration
+from polylib.policy.exploration import Exploration, make_exploration
 from polylib.policy.fragment import Fragment
 from polylib.policy.objective import Group, Objective, PolicySpec, next_inputs
 from polylib.policy.ops import Array
@@ -31,6 +31,7 @@ class DDPGObjective(Objective):
     updates_often = True
     needs_values = False
     default_exploration = {"type": "OrnsteinUhlenbeckNoise"}
+    exploration: Exploration
 
     def __init__(self, spec: PolicySpec) -> None:
         space = spec.action_space
@@ -117,7 +118,9 @@ class DDPGObjective(Objective):
         c: Mapping[str, Array],
         training: bool,
     ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
-        """Critic: half the squared TD error to `r + gamma^k min_i Q'_i(s', mu'(s') + clip(noise))`; actor: `-Q_1(s, mu(s))`.
+        """Critic: half the squared TD error to `r + gamma^k min_i Q'_i(s', mu'(s') + clip(noise))`.
+
+        Actor: `-Q_1(s, mu(s))`.
 
         Source: arXiv:1509.02971, algorithm 1; arXiv:1802.09477, eq. 14 and algorithm 1.
         """

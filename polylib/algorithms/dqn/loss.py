@@ -16,7 +16,7 @@ from polylib.models.default_networks import q_network
 from polylib.models.networks import NetworkSpec
 from polylib.models.noisy import factorised_noise
 from polylib.models.spaces import mask_column
-from polylib.policy.exploration import make_exploration
+from polylib.policy.exploration import Exploration, make_exploration
 from polylib.policy.fragment import Fragment
 from polylib.policy.objective import Group, Objective, PolicySpec, next_inputs, row_mean
 from polylib.policy.ops import Array
@@ -72,6 +72,7 @@ class DQNObjective(Objective):
     updates_often = True
     needs_values = False
     default_exploration = {"type": "EpsilonGreedy", "final_epsilon": 0.02, "epsilon_timesteps": 10_000}
+    exploration: Exploration
 
     def __init__(self, spec: PolicySpec) -> None:
         if not isinstance(spec.action_space, gym.spaces.Discrete):
@@ -88,7 +89,8 @@ class DQNObjective(Objective):
         exploration = dict(config["exploration_config"])
         if exploration.get("type", "StochasticSampling") in ("StochasticSampling", "SoftQ"):
             # Sampling by values is SoftQ.
-            exploration = {"temperature": config["categorical_distribution_temperature"], **exploration, "type": "SoftQ"}
+            temperature = config["categorical_distribution_temperature"]
+            exploration = {"temperature": temperature, **exploration, "type": "SoftQ"}
         self.exploration = make_exploration(
             exploration, spec.action_space, self.dist, (spec.stream, config.get("num_workers", 0))
         )
@@ -243,8 +245,8 @@ class DQNObjective(Objective):
             logp = ops.log_softmax(ops.sum(logits * one, 1))
             errors = td_error = -ops.sum(ops.stop_gradient(goal) * logp, 1)
             low, high = float(self.support[0]), float(self.support[-1])
-            beyond = ops.to_float(target > high + 1e-3 * (high - low)) + ops.to_float(target < low - 1e-3 * (high - low))
-            stats["clipped_share"] = mean(beyond)
+            slack = 1e-3 * (high - low)
+            stats["clipped_share"] = mean(ops.to_float(target > high + slack) + ops.to_float(target < low - slack))
         weights = batch["weights"] if "weights" in batch else None
         loss = mean(errors if weights is None else weights * errors)
         stats.update(

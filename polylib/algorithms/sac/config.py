@@ -70,7 +70,7 @@ class SACConfig(ReplayConfig):
                     f"config key 'optimization': there is no {key!r}.{did_you_mean(key, list(RATES))} It has "
                     f"{', '.join(RATES)}"
                 )
-            if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ConfigError(f"config key 'optimization.{key}': got {value!r}, expected a number >= 0")
         for name in ("q_model_config", "policy_model_config"):
             try:

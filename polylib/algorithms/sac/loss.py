@@ -17,7 +17,7 @@ from polylib.models.default_networks import actor_network, critic_network, varia
 from polylib.models.distributions import Distribution, SquashedGaussian, make_distribution
 from polylib.models.networks import NetworkSpec
 from polylib.models.spaces import mask_column
-from polylib.policy.exploration import make_exploration
+from polylib.policy.exploration import Exploration, make_exploration
 from polylib.policy.fragment import Fragment
 from polylib.policy.objective import Group, Objective, PolicySpec, next_inputs
 from polylib.policy.ops import Array
@@ -32,6 +32,7 @@ class SACObjective(Objective):
     acting = ("policy",)
     updates_often = True
     needs_values = False
+    exploration: Exploration
 
     def __init__(self, spec: PolicySpec) -> None:
         self.discrete = isinstance(spec.action_space, gym.spaces.Discrete)

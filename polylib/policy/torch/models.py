@@ -180,8 +180,8 @@ class TorchNetwork(SpecNetwork, nn.Module):
             return _one_hot(layer, x)
         made: Any = self._made[layer.name]
         if layer.kind == "dense":
-            if layer.activation in (None, "tanh", "relu"):
-                return linear(x, made.weight, made.bias, layer.activation or "none")
+            if layer.activation in ("tanh", "relu"):
+                return linear(x, made.weight, made.bias, layer.activation)
             x = F.linear(x, made.weight, made.bias)
         else:
             x = made(x)

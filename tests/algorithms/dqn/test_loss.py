@@ -212,7 +212,7 @@ def test_the_share_of_clipped_targets():
 
 @pytest.mark.parametrize("backend", ALL)
 def test_noisy_layer(backend):
-    """x W + b + ((x e_in) S + s) e_out = [1, 2] [[1], [3]] + 0.5 + (1 * 2 * 0.1 + 2 * -1 * 0.2 + 0.3) * 4 = 7.5 + 0.4."""
+    """x W + b + ((x e_in) S + s) e_out: [1, 2] [[1], [3]] + 0.5 + (1 * 2 * 0.1 + 2 * -1 * 0.2 + 0.3) * 4 = 7.9."""
     weights = F32([[1], [3]]), F32([0.5]), F32([[0.1], [0.2]]), F32([0.3])
 
     def f(ops, x, noise):
@@ -258,7 +258,12 @@ def test_case_b2_every_row_keeps_its_own_discount():
     )
     fragment = Fragment(batch, np.array([0]), np.array([4]), np.full((1, 3), 4, F32))
     rows = replayed_rows(fragment, 0.5, 3)
-    assert rows["rewards"].tolist() == [1.75, 1.75, 1.5, 1.0] and rows["discounts"].tolist() == [0.125, 0.125, 0.25, 0.5]
+    assert rows["rewards"].tolist() == [1.75, 1.75, 1.5, 1.0] and rows["discounts"].tolist() == [
+        0.125,
+        0.125,
+        0.25,
+        0.5,
+    ]
     assert rows["new_obs"][:, 0].tolist() == [3, 4, 4, 4] and not rows["terminateds"].any()
     given = {"target_q": {"advantages": [8, 8, 8]}}
     _, _, errors = loss(given, {name: rows[name] for name in ("actions", "rewards", "discounts", "terminateds")})

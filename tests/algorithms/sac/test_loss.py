@@ -140,7 +140,7 @@ def test_discrete():
 
 
 def test_masked_actions_have_no_probability():
-    """Only the first of three next actions is allowed: value min(8, 4) = 4, without entropy. Now two are: p [1/4, 3/4]."""
+    """Only the first of three next actions is allowed: value min(8, 4) = 4, without entropy. Now two: p [1/4, 3/4]."""
     given = {
         "policy": {"logits": [0, LN(3), 9]},
         "q": {"q1": [1, 2, 3], "q2": [1, 2, 3]},
@@ -167,7 +167,11 @@ def test_learning_rates_entropy_and_alpha_come_from_the_config():
     spec = spec_of("SAC", OBS, TORQUE, optimization={"actor_learning_rate": 0.1}, initial_alpha=0.25, tau=0.3)
     objective = spec.objective_class(spec)
     assert objective.coefficients() == {
-        "critic_lr": 3e-4, "actor_lr": 0.1, "alpha_lr": 3e-4, "grad_clip": math.inf, "tau": 0.3
+        "critic_lr": 3e-4,
+        "actor_lr": 0.1,
+        "alpha_lr": 3e-4,
+        "grad_clip": math.inf,
+        "tau": 0.3,
     }
     assert objective.target_entropy == -2
     policy = build(("numpy", False), "SAC", OBS, TORQUE, initial_alpha=0.25)
