@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from polylib.algorithms.registry import algorithm_names
 from polylib.cli.flags import Flag
 from polylib.cli.help import HELP, VERBOSE, render_help
 
 FRAMEWORKS = ("tf", "tf2", "torch")
 
 TRAIN_FLAGS = (
-    Flag("algo", "What to train", f"The algorithm: {', '.join(algorithm_names())}.", "NAME", ("a", "r"), ("run",)),
+    Flag("algo", "What to train", "The algorithm.", "NAME", ("a", "r"), ("run",)),
     Flag(
         "env",
         "What to train",

@@ -94,6 +94,7 @@ class Sampler:
         self._reward_clip, self._by_life = reward_clip, by_life
         self._memory = self._first_memory(n)  # what the network takes besides observations, [N, ...] by name
         self.episodes: list[EpisodeMetrics] = []
+        self._perturbs = getattr(policy, "perturbs", False) and explore is not False
         self.act_s = 0.0  # seconds in which the policy acted
         first_id = worker_index * _IDS_PER_WORKER
         self._eps_id, self._next_id = np.arange(first_id, first_id + n), first_id + n
@@ -407,6 +408,8 @@ class Sampler:
             self._close(row, env, last)
         self._earlier[finished], self._reset_row[finished] = 0, row + 1
         self._return[finished] = 0.0
+        if self._perturbs:
+            self.policy.new_episode()
         self._forget(finished)
         if self.mode is AutoresetMode.NEXT_STEP:
             self._resetting[finished] = True

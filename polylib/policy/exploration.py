@@ -17,6 +17,7 @@ import numpy as np
 
 from polylib.errors import ConfigError, ConfigTypeError, NotBuiltError, UnknownKeyError, did_you_mean
 from polylib.models.distributions import Distribution
+from polylib.policy import numpy_ops
 from polylib.policy.ops import Array
 from polylib.schedules import PiecewiseSchedule, Schedule, make_schedule
 
@@ -79,6 +80,8 @@ class Exploration(ABC):
 
     #: Keys of `exploration_config` and their defaults.
     keys: ClassVar[Mapping[str, Any]] = {}
+    #: Whether acting goes by perturbed copies of the weights; see `ParameterNoise`.
+    perturbs: ClassVar[bool] = False
 
     def __init__(
         self, config: Mapping[str, Any], space: gym.Space[Any], dist: Distribution, worker: tuple[int, int] = (0, 0)
@@ -367,6 +370,111 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
         self.state = np.array(state.get("state", ()), np.float32).reshape(-1, self.size)
 
 
+class ParameterNoise(Exploration):
+    """Acts by weights with normal noise on them, another draw for each episode (arXiv:1706.01905).
+
+    The noise's standard deviation grows as long as perturbed actions are close to the others, and shrinks where they
+    aren't: discrete ones by the KL divergence of the values' softmax, against that of epsilon-greedy with the epsilon
+    of `sub_exploration`; Box actions by their distance, against 0.2 (or `ou_sigma`) times the scale of
+    `sub_exploration`. Perturbed networks act on NumPy in every mode.
+
+    Keys: `initial_stddev`; `sub_exploration`, which explores on top of it, by default only in the first
+    `random_timesteps`.
+    """
+
+    perturbs = True
+    keys: ClassVar[Mapping[str, Any]] = {"initial_stddev": 1.0, "random_timesteps": 10_000, "sub_exploration": None}
+    _FACTOR = 1.01
+
+    def _setup(self) -> None:
+        self.stddev, wait = self._number("initial_stddev"), self._number("random_timesteps")
+        self._discrete = isinstance(self.space, gym.spaces.Discrete)
+        sub = self.settings["sub_exploration"]
+        if sub is None and self._discrete:
+            sub = {"type": "EpsilonGreedy", "epsilon_schedule": [[0, 1.0], [wait + 1, 1.0], [wait + 2, 0.01]]}
+        elif sub is None:
+            sub = {"type": "GaussianNoise", "random_timesteps": wait, "stddev": 0.0}
+        if not isinstance(sub, Mapping):
+            raise ConfigTypeError(
+                f"config key 'exploration_config.sub_exploration': got {sub!r}, expected a dict or None"
+            )
+        self.sub = make_exploration(sub, self.space, self.dist, self.worker)
+        if self.sub.perturbs:
+            raise ConfigError("config key 'exploration_config': ParameterNoise can't stand inside of itself")
+        self.random = self.sub.random
+        self._seed: int | None = None
+        self._recent: dict[str, np.ndarray] = {}
+
+    # --- what is done to the weights
+
+    def draw(self, rng: np.random.Generator) -> None:
+        """Chooses other noise."""
+        self._seed = int(rng.integers(1 << 63))
+
+    def perturbed(self, weights: Mapping[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """The weights with the present noise on them; `rng` draws the first one."""
+        if self._seed is None:
+            self.draw(rng)
+        own, stddev = np.random.default_rng(self._seed), np.float32(self.stddev)
+        return {key: w + stddev * own.standard_normal(w.shape, dtype=np.float32) for key, w in weights.items()}
+
+    def saw(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Keeps what was acted on last, to compare actions there."""
+        self._recent = dict(inputs)
+
+    @property
+    def recent(self) -> dict[str, np.ndarray]:
+        """What was acted on last; {} if nothing was."""
+        return self._recent
+
+    def adapt(self, clean: np.ndarray, noisy: np.ndarray, c: Mapping[str, float]) -> None:
+        """Moves the standard deviation by how far the distribution's inputs `[B, inputs_size]` are apart."""
+        if self._discrete:
+            one, other = (numpy_ops.log_softmax(np.maximum(x, -1e9)) for x in (clean, noisy))
+            distance = float((np.exp(one) * (one - other)).sum(1).mean())
+            epsilon = c.get("epsilon", 0.0)
+            limit = -math.log(max(1e-6, 1.0 - epsilon + epsilon / clean.shape[1]))
+        else:
+            best, moved = (self.dist.sample(numpy_ops, x, self.dist.zero_noise(len(x)))[0] for x in (clean, noisy))
+            distance = float(np.sqrt(np.square(best - moved).mean()))
+            limit = float(self.sub.settings.get("ou_sigma", 0.2)) * c.get("scale", 1.0)
+        self.stddev = self.stddev * self._FACTOR if distance <= limit else self.stddev / self._FACTOR
+
+    def get_state(self) -> dict[str, Any]:
+        """Noise, its standard deviation, and what the strategy on top remembers."""
+        # Not what was acted on last: an episode's last step comes before its end.
+        return {"seed": self._seed, "stddev": self.stddev, "sub": self.sub.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `get_state()`; without it from the beginning."""
+        self._seed = state.get("seed")
+        self.stddev = float(state.get("stddev", self._number("initial_stddev")))
+        self._recent = {}
+        self.sub.set_state(state.get("sub", {}))
+
+    # --- the strategy on top
+
+    @property
+    def noise_size(self) -> int:
+        """That of the strategy on top."""
+        return self.sub.noise_size
+
+    def coefficients(self, timestep: int) -> dict[str, float]:
+        """Those of the strategy on top."""
+        return self.sub.coefficients(timestep)
+
+    def noise(self, rng: np.random.Generator, rows: int, explore: bool) -> np.ndarray:
+        """That of the strategy on top."""
+        return self.sub.noise(rng, rows, explore)
+
+    def actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
+        """What the strategy on top makes of the perturbed networks' outputs."""
+        return self.sub.actions(ops, dist_inputs, noise, c)
+
+    def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
+        return self.sub._own_actions(ops, dist_inputs, noise, c)
+
+
 _TYPES: dict[str, type[Exploration]] = {
     cls.__name__: cls
     for cls in (
@@ -377,6 +485,7 @@ _TYPES: dict[str, type[Exploration]] = {
         SoftQ,
         GaussianNoise,
         OrnsteinUhlenbeckNoise,
+        ParameterNoise,
     )
 }
 # What `polylib.policy.intrinsic` makes, and what RLlib has beside all these.
@@ -403,7 +512,8 @@ def make_exploration(
         name = kind.rpartition(".")[2]
         if name in _NOT_BUILT:
             raise NotBuiltError(
-                f"config key 'exploration_config': type {name!r} isn't in this version; {', '.join(_TYPES)} are"
+                f"config key 'exploration_config': type {name!r} isn't in this version; there are "
+                f"{', '.join([*_TYPES, *_WRAPPERS])}"
             )
         if name in _WRAPPERS:
             raise ConfigError(

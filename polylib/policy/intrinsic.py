@@ -1,9 +1,10 @@
 """Rewards from within, around any algorithm's objective: RND (arXiv:1810.12894) and Curiosity (arXiv:1705.05363).
 
-`exploration_config={"type": "RND" or "Curiosity", "sub_exploration": {...}, ...}` wraps the algorithm's `Objective`:
-the wrapper adds networks, an optimizer group of their own and its loss, and a bonus to the rewards. Algorithms that replay
-get the bonus in their losses, by the newest networks; those that learn from what they just sampled get it when a
-fragment is postprocessed, on NumPy, on the worker that sampled it. Metrics count the environment's rewards alone.
+`exploration_config={"type": "RND", "sub_exploration": {...}, ...}` (or `"Curiosity"`) stands around an algorithm's
+objective: the wrapper adds networks, an optimizer group of their own and its loss, and a bonus to the rewards.
+Algorithms that replay get the bonus in their losses, by the newest networks; those that learn from what they just
+sampled get it when a fragment is postprocessed, on NumPy, on the worker that sampled it. Metrics count the
+environment's rewards alone.
 """
 
 from __future__ import annotations
@@ -278,7 +279,7 @@ class Curiosity(Intrinsic):
         return self._eta * forward, self._beta * forward + (1.0 - self._beta) * inverse
 
 
-KINDS: dict[str, type[Any]] = {"RND": RND, "Curiosity": Curiosity}
+KINDS: dict[str, Any] = {"RND": RND, "Curiosity": Curiosity}
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -102,6 +102,9 @@ class Policy(ABC):
             and (self.mirrors_each_update or not self.objective.updates_often)
         )
         self._mirror: dict[str, NumpyNetwork] = {}  # empty: to be made from the weights
+        #: Whether exploring goes by perturbed weights, and `new_episode` is to be called.
+        self.perturbs = self.objective.exploration is not None and self.objective.exploration.perturbs
+        self._perturbed: dict[str, NumpyNetwork] = {}  # empty: to be made from the weights
         self._model: Any = None  # made when somebody looks inside
         self._build()
         acting = [self.nets[name] for name, network in self.network_specs.items() if network.copy_of is None]
@@ -156,8 +159,12 @@ class Policy(ABC):
         if explore is None:
             explore = self.config.get("explore", True)
         noise = self.objective.act_noise(self.rng, size, explore)
-        mirrored = self._mirroring and size <= self.mirror_rows
-        out = self._act_in_numpy(inputs, noise) if mirrored else self._act(inputs, noise)
+        if explore and self.perturbs:
+            out = self._act_perturbed(inputs, noise)
+        elif self._mirroring and size <= self.mirror_rows:
+            out = self._act_in_numpy(inputs, noise)
+        else:
+            out = self._act(inputs, noise)
         if explore and self.objective.dist.on_host:
             self._draw_on_host(out)
         shapes = self.inputs.state_shapes
@@ -454,6 +461,7 @@ class Policy(ABC):
         """Goes on from `exploration_state()`."""
         if self.objective.exploration is not None:
             self.objective.exploration.set_state(state)
+            self._perturbed = {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continues from `get_state()` of a policy of any framework.
@@ -638,14 +646,41 @@ class Policy(ABC):
 
     def _act_in_numpy(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
         if not self._mirror:
-            specs = {
-                name: spec
-                for name, spec in self.network_specs.items()
-                if isinstance(spec, NetworkSpec) and (not self.objective.acting or name in self.objective.acting)
-            }
-            weights = self._acting_weights([key for spec in specs.values() for key in spec.shapes()])
-            self._mirror = {name: NumpyNetwork(spec, weights) for name, spec in specs.items()}
+            self._mirror = self._numpy_networks()
         return self.objective.act(numpy_ops, self._mirror, inputs, noise, self.coefficients)
+
+    def _numpy_networks(self, change: Callable[[Weights], Weights] | None = None) -> dict[str, NumpyNetwork]:
+        """The networks that act, on NumPy."""
+        specs = {
+            name: spec
+            for name, spec in self.network_specs.items()
+            if isinstance(spec, NetworkSpec) and (not self.objective.acting or name in self.objective.acting)
+        }
+        weights = self._acting_weights([key for spec in specs.values() for key in spec.shapes()])
+        weights = weights if change is None else change(weights)
+        return {name: NumpyNetwork(spec, weights) for name, spec in specs.items()}
+
+    def _act_perturbed(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
+        exploration: Any = self.objective.exploration
+        if not self._perturbed:
+            self._perturbed = self._numpy_networks(lambda weights: exploration.perturbed(weights, self.rng))
+        exploration.saw(inputs)
+        return self.objective.act(numpy_ops, self._perturbed, inputs, noise, self.coefficients)
+
+    def new_episode(self) -> None:
+        """Other noise on the weights, where exploring goes by perturbed ones: samplers call it when episodes end."""
+        exploration: Any = self.objective.exploration
+        if not self.perturbs or not exploration.recent:
+            return
+        if not self._perturbed:
+            self._perturbed = self._numpy_networks(lambda weights: exploration.perturbed(weights, self.rng))
+        clean, noisy = (
+            self.objective.dist_inputs(numpy_ops, nets, exploration.recent)
+            for nets in (self._numpy_networks(), self._perturbed)
+        )
+        exploration.adapt(clean, noisy, self.coefficients)
+        exploration.draw(self.rng)
+        self._perturbed = {}
 
     def weights_of(self, keys: list[str]) -> Weights:
         """Some variables, to be read right away: they may be views."""
@@ -658,7 +693,7 @@ class Policy(ABC):
 
     def _weights_changed(self) -> None:
         """Copies of the weights are old now."""
-        self._mirror = {}
+        self._mirror, self._perturbed = {}, {}
 
     @abstractmethod
     def _get_model(self) -> Any:

@@ -39,6 +39,12 @@ CASES = {
         "CartPole-v1",
         {**REPLAY, "training_intensity": 3, "replay_buffer_config": {"capacity": 50}, "lr": [[0, 0.1], [90, 0.0]]},
     ),
+    "parameter_noise": (
+        "DQN",
+        "CartPole-v1",
+        {**REPLAY, "exploration_config": {"type": "ParameterNoise", "random_timesteps": 40}, "num_envs_per_worker": 2},
+    ),
+    "RND": ("DQN", "CartPole-v1", {**REPLAY, "exploration_config": {"type": "RND", "embed_dim": 4}}),
     "SAC": ("SAC", "Pendulum-v1", REPLAY),
     "SAC_discrete": ("SAC", "CartPole-v1", {**REPLAY, "target_network_update_freq": 10}),
     "DDPG": ("DDPG", "Pendulum-v1", {**REPLAY, "num_envs_per_worker": 2, "exploration_config": NOISE}),

@@ -286,7 +286,7 @@ def test_uniform_actions_of_unbounded_dimensions_are_normal():
             ConfigError,
             "no type 'EpsilonGredy'. Did you mean 'EpsilonGreedy'\\? Known: ",
         ),
-        ({"type": "SlateEpsilonGreedy"}, CHOICE, ConfigError, "no type 'SlateEpsilonGreedy'"),
+        ({"type": "SlateEpsilonGreedy"}, CHOICE, ConfigError, "type 'SlateEpsilonGreedy' isn't in this version"),
         ({"type": 3}, CHOICE, ConfigTypeError, "type is 3, expected a name or a subclass of"),
         (
             {"type": "EpsilonGreedy", "final_epsiln": 0.1},
@@ -386,3 +386,98 @@ def test_keys_go_over_the_algorithms_own_as_long_as_the_type_stays():
     assert config["exploration_config"]["final_epsilon"] == 0.3
     config.exploration(exploration_config={"type": "SoftQ"})
     assert config["exploration_config"] == {"type": "SoftQ"}, "another type has other keys"
+
+
+# --- noise on the weights
+
+NOISY = {
+    "type": "ParameterNoise",
+    "initial_stddev": 0.3,
+    "random_timesteps": 0,
+    "sub_exploration": {"type": "EpsilonGreedy", "epsilon_schedule": [[0, 0.2], [10, 0.2]]},
+}
+
+
+@pytest.mark.parametrize(("algo", "space"), [("DQN", CHOICE), ("DDPG", TORQUE), ("SAC", TORQUE)])
+def test_perturbed_weights_act_alike_in_every_mode(algo, space):
+    config = NOISY if algo == "DQN" else {"type": "ParameterNoise", "initial_stddev": 0.3, "random_timesteps": 0}
+    reference = None
+    for mode in AVAILABLE:
+        policy = shared(mode, algo, OBS, space, exploration_config=config)
+        policy.rng = np.random.default_rng(4)
+        weights = policy.get_weights()
+        outs = []
+        for _ in range(3):
+            outs += [policy.compute_actions(OBSERVATIONS) for _ in range(2)]
+            policy.new_episode()
+        inputs = [out.extras["action_dist_inputs"] for out in outs]
+        np.testing.assert_array_equal(inputs[0], inputs[1], err_msg="the same noise during an episode")
+        assert not np.allclose(inputs[1], inputs[2]) and not np.allclose(inputs[3], inputs[4]), "then another"
+        greedy = policy.compute_actions(OBSERVATIONS, explore=False).extras["action_dist_inputs"]
+        assert not np.allclose(greedy, inputs[0]), "explore=False goes by the weights themselves"
+        for key, w in policy.get_weights().items():
+            np.testing.assert_array_equal(w, weights[key], err_msg="which nothing happens to")
+        found = [*inputs, *(out.actions for out in outs), policy.objective.exploration.stddev]
+        if reference is None:
+            reference = found
+        for x, y in zip(found, reference, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5, err_msg=str(mode))
+
+
+def test_the_weights_noise_by_hand():
+    found = strategy({"type": "ParameterNoise", "initial_stddev": 0.5})
+    weights = {"a": np.zeros(50_000, F32), "b": np.ones(3, F32)}
+    noisy = found.perturbed(weights, np.random.default_rng(0))
+    assert noisy["a"].std() == pytest.approx(0.5, rel=0.02) and noisy["a"].mean() == pytest.approx(0, abs=0.02)
+    again = found.perturbed(weights, np.random.default_rng(9))
+    np.testing.assert_array_equal(noisy["a"], again["a"], err_msg="until another is drawn")
+    other = strategy({"type": "ParameterNoise"})
+    other.set_state(loads(dumps(found.get_state())))
+    np.testing.assert_array_equal(other.perturbed(weights, np.random.default_rng(1))["b"], noisy["b"])
+
+
+@pytest.mark.parametrize(
+    ("noisy", "epsilon", "factor"),
+    [
+        # Divergence 0: the noise may grow.
+        ([0, 0, 0], 0.1, 1.01),
+        # [1/3, 1/3, 1/3] from [1/6, 4/6, 1/6]: 2/3 ln 2 - 1/3 ln 2 = 0.231, above -ln(1 - 0.1 + 0.1 / 3) = 0.069 ...
+        ([0, np.log(4), 0], 0.1, 1 / 1.01),
+        # ... and below -ln(1 - 0.5 + 0.5 / 3) = 0.405.
+        ([0, np.log(4), 0], 0.5, 1.01),
+    ],
+)
+def test_the_weights_noise_is_adapted_to_discrete_actions(noisy, epsilon, factor):
+    found = strategy({"type": "ParameterNoise", "initial_stddev": 2.0})
+    found.adapt(np.zeros((2, 3), F32), np.tile(F32(noisy), (2, 1)), {"epsilon": epsilon})
+    assert found.stddev == pytest.approx(2.0 * factor)
+
+
+def test_the_weights_noise_is_adapted_to_box_actions():
+    """Actions 0.3 apart in units of 1: above 0.2, and below ou_sigma = 0.4."""
+    space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    found = strategy({"type": "ParameterNoise", "initial_stddev": 2.0}, space)
+    size = found.dist.inputs_size
+    clean, moved = np.zeros((2, size), F32), np.zeros((2, size), F32)
+    moved[:, 0] = 0.3
+    found.adapt(clean, moved, {"scale": 1.0})
+    assert found.stddev == pytest.approx(2.0 / 1.01)
+    sub = {"type": "OrnsteinUhlenbeckNoise", "ou_sigma": 0.4}
+    wide = strategy({"type": "ParameterNoise", "initial_stddev": 2.0, "sub_exploration": sub}, space)
+    wide.adapt(clean, moved, {"scale": 1.0})
+    assert wide.stddev == pytest.approx(2.0 * 1.01)
+
+
+def test_what_explores_on_top_of_the_weights_noise():
+    found = strategy({"type": "ParameterNoise", "random_timesteps": 100})
+    assert [found.coefficients(t)["epsilon"] for t in (0, 101, 102, 999)] == pytest.approx([1, 1, 0.01, 0.01])
+    box = strategy({"type": "ParameterNoise", "random_timesteps": 100}, TORQUE)
+    assert [box.coefficients(t)["random"] for t in (0, 99, 100)] == [1, 1, 0]
+    for wrong, message in (
+        ({"sub_exploration": "SoftQ"}, "sub_exploration': got 'SoftQ', expected a dict"),
+        ({"sub_exploration": {"type": "ParameterNoise"}}, "can't stand inside of itself"),
+        ({"initial_stddev": -1}, "initial_stddev': got -1"),
+        ({"stddev": 1}, "ParameterNoise has no key 'stddev'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            strategy({"type": "ParameterNoise", **wrong})

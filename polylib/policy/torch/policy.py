@@ -210,7 +210,7 @@ class TorchPolicy(Policy):
         return found
 
     def _weights_changed(self) -> None:
-        return None
+        self._perturbed = {}  # the others are views
 
     # --- weights
 
