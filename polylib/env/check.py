@@ -177,7 +177,7 @@ def unpacking_hint(error: Exception, method: str) -> str:
 
 def unusable(value: Any, space: gym.Space[Any]) -> str:
     """What is wrong with an observation that `unusable_rows` found."""
-    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
+    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
         return f"an observation outside its space {space}: {value}"
     if np.isnan(value).any():
         return f"a NaN observation: {value}"

@@ -80,11 +80,15 @@ def relative_attention(ops: Any, x: Array, weights: tuple[Array, ...], time: int
 
     queries = ops.reshape(ops.matmul(x[:, memory:], query), (-1, time, heads, size))
     keys, values = split(ops.matmul(x, key), total), split(ops.matmul(x, value), total)
-    places = split(ops.matmul(ops.constant(_sinusoids(memory, x.shape[-1])), position), memory + 1)
-    by_content, by_place = (
-        ops.matmul(ops.transpose(queries + bias, (0, 2, 1, 3)), ops.transpose(y, (0, 1, 3, 2)))
-        for bias, y in ((content_bias, keys), (position_bias, places))
+    places = ops.matmul(ops.constant(_sinusoids(memory, x.shape[-1])), position)
+    by_content = ops.matmul(
+        ops.transpose(queries + content_bias, (0, 2, 1, 3)), ops.transpose(keys, (0, 1, 3, 2))
     )
+    # A product for each head over all rows. As one that broadcasts over sequences, TensorFlow's oneDNN (2.21) has wrong
+    # gradients for a single head, and crashes.
+    seen = ops.reshape(ops.transpose(queries + position_bias, (2, 0, 1, 3)), (heads, -1, size))
+    by_place = ops.matmul(seen, ops.transpose(ops.reshape(places, (memory + 1, heads, size)), (1, 2, 0)))
+    by_place = ops.transpose(ops.reshape(by_place, (heads, -1, time, memory + 1)), (1, 0, 2, 3))
     # Step t's distances M..0 belong to the steps t..t + M: row t moves right by t. Padded by T and cut into rows that
     # are one shorter, each row starts one later than the one before (Transformer-XL's shift).
     if time > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from polylib.errors import ConfigError, EnvError
 from polylib.models.networks import Convolution, Layer, NetworkSpec, batch_dtype
 from polylib.models.spaces import is_nested, leaves, mask_column
 from polylib.utils.spaces.simplex import Simplex
+
+logger = logging.getLogger(__name__)
 
 #: Convolutions for common image sizes (height and width): [filters, kernel, stride], the last one without padding.
 CONV_FILTERS: dict[tuple[int, int], list[list[Any]]] = {
@@ -74,7 +77,7 @@ def encode(space: gym.Space[Any], source: str = "obs") -> tuple[list[Layer], int
         width = math.prod(space.shape or ())
         layers = []
         if space.dtype != np.float32:
-            layers.append(Layer(f"{source}_float", "to_float", (source,)))
+            layers.append(Layer(f"{source}_float", "to_float", (source,), gain=_byte_gain(space)))
         if len(space.shape or ()) != 1:
             layers.append(Layer(f"{source}_flat", "flatten", (layers[-1].name if layers else source,), width))
         return layers, width
@@ -93,12 +96,20 @@ def encode(space: gym.Space[Any], source: str = "obs") -> tuple[list[Layer], int
     )
 
 
+def _byte_gain(space: gym.Space[Any]) -> float:
+    """Bytes of pictures become numbers up to 1."""
+    return 1.0 / 255.0 if space.dtype == np.uint8 and len(space.shape or ()) == 3 else 1.0
+
+
 def observation_columns(space: gym.Space[Any]) -> dict[str, gym.Space[Any]]:
     """What networks see of an observation, by column: all its arrays but the action mask."""
     found = leaves(space)
     found.pop(mask_column(space) or "", None)
     if not found:
         raise EnvError(f"observation space {space} holds nothing but an action mask: a network needs something to see")
+    for name, part in found.items():
+        if 0 in (part.shape or ()):
+            raise EnvError(f"observation space: {name!r} has shape {list(part.shape or ())}, which holds no numbers")
     return found
 
 
@@ -178,7 +189,28 @@ class _Trunk:
         self.columns = observation_columns(observation_space)
         self.nested = is_nested(observation_space)
         self.images = [name for name, space in self.columns.items() if _is_image(space, model)]
+        self._check_model()
         self.encoded = [self._encode(name) for name in self.columns if name not in self.images]
+
+    def _check_model(self) -> None:
+        """Says which settings would change nothing, and warns of pictures that look turned around."""
+        model = self.model
+        if model.get("conv_filters") and not self.images:
+            logger.warning(
+                "config key 'conv_filters' does nothing here: no observation is a picture [height, width, channels]"
+            )
+        for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
+            if model.get(key) and not (model.get("use_lstm") or model.get("use_gru")):
+                raise ConfigError(f"config key {key!r}: it does nothing without use_lstm or use_gru")
+        for name, space in self.columns.items():
+            shape = tuple(space.shape or ())
+            if len(shape) == 3 and shape[0] <= 4 and min(shape[1:]) >= _IMAGE_SIZE:
+                logger.warning(
+                    "observation %r has shape %s: as [channels, height, width] it is flattened like any other array; "
+                    "convolutions take pictures as [height, width, channels]",
+                    name,
+                    list(shape),
+                )
 
     def _encode(self, name: str) -> tuple[str, int]:
         made, width = encode(self.columns[name], name)
@@ -215,10 +247,8 @@ class _Trunk:
         builder, source = self.builder, column
         scaled = f"{column}_float"
         if space.dtype != np.float32:
-            # Bytes become numbers up to 1.
-            gain = 1.0 / 255.0 if space.dtype == np.uint8 else 1.0
             if not any(layer.name == scaled for layer in builder.layers):
-                builder.add(Layer(scaled, "to_float", (column,), gain=gain))
+                builder.add(Layer(scaled, "to_float", (column,), gain=_byte_gain(space)))
             source = scaled
         activation = _activation(self.model.get("conv_activation", "relu"))
         convolutions = _convolutions(space, self.model.get("conv_filters"))

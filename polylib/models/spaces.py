@@ -119,6 +119,8 @@ def unusable_rows(x: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
     if isinstance(space, gym.spaces.MultiDiscrete):
         start = getattr(space, "start", np.zeros_like(space.nvec))
         return np.asarray(((x < start) | (x >= start + space.nvec)).any(axis=tuple(range(2, x.ndim))))
+    if isinstance(space, gym.spaces.MultiBinary):
+        return np.asarray(((x != 0) & (x != 1)).any(axis=tuple(range(2, x.ndim))))
     if x.dtype.kind != "f":
         return np.zeros(x.shape[:2], np.bool_)
     return ~np.isfinite(x).all(axis=tuple(range(2, x.ndim)))

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from polylib.errors import BatchError, ConfigError, ConfigTypeError, FrameworkError
+from polylib.errors import BatchError, ConfigError, ConfigTypeError, FrameworkError, PolylibError
 from polylib.models.custom import CustomNetwork
 from polylib.models.distributions import BoundDistribution, Product
 from polylib.models.networks import SEQ_MASK, NetworkSpec
@@ -313,7 +313,12 @@ class FrameworkObjective(ActorCritic):
             batch[col.VALUES_BOOTSTRAPPED] = after
         pieces = []
         for start, end in zip(fragment.starts.tolist(), fragment.ends.tolist(), strict=True):
-            piece = hook(self.policy, batch.slice(start, end).copy(), None, None)
+            try:
+                piece = hook(self.policy, batch.slice(start, end).copy(), None, None)
+            except PolylibError:
+                raise
+            except Exception as error:
+                raise ConfigError(f"postprocess_fn raised {type(error).__name__}: {error}") from error
             if not isinstance(piece, Mapping):
                 raise ConfigError(f"postprocess_fn has to return the batch, got {type(piece).__name__}")
             pieces.append(piece if isinstance(piece, SampleBatch) else SampleBatch(piece))

@@ -83,7 +83,12 @@ COLUMNS: dict[str, Column] = dict(
         _column(UNROLL_ID, (), np.int64, "The uninterrupted stretch of one episode that was sampled together."),
         _column(AGENT_INDEX, (), np.int64, "The agent that the row belongs to, in the order in which agents appeared."),
         _column(T, (), np.int32, "The step inside the episode, from 0."),
-        _column(PREV_ACTIONS, ("action",), None, "The action of the step before; zeros at an episode's start."),
+        _column(
+            PREV_ACTIONS,
+            ("action",),
+            None,
+            "The action of the step before; at an episode's start zeros, of discrete parts the first choice (`start`).",
+        ),
         _column(PREV_REWARDS, (), np.float32, "The reward of the step before; 0 at an episode's start."),
         _column(ACTION_DIST_INPUTS, ("dist",), np.float32, "The inputs of the distribution the action was drawn from."),
         _column(ACTION_PROB, (), np.float32, "The probability or density of the action: exp(action_logp)."),

@@ -169,7 +169,14 @@ class Inputs:
         """
         if self._mask_column is not None:
             flags = inputs[self._mask_column]
-            mask = flags.reshape(len(flags), math.prod(flags.shape[1:])) != 0
+            flags = flags.reshape(len(flags), math.prod(flags.shape[1:]))
+            mask = flags != 0
+            if flags.dtype != np.bool_ and (flags[mask] != 1).any():
+                value = flags[mask][flags[mask] != 1][0]
+                raise BatchError(
+                    f"the observation's 'action_mask' holds {value}: expected 1 for actions that are allowed and 0 for "
+                    "those that aren't"
+                )
             given = inputs.get("action_mask")
             inputs["action_mask"] = mask if given is None else mask & given
             if idle is not None:

@@ -105,10 +105,11 @@ def test_attention_is_what_loops_compute(memory, time, width):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("time", [1, 3])
-def test_backends_agree(backend, time):
+@pytest.mark.parametrize("heads", [1, 2])
+def test_backends_agree(backend, time, heads):
     """In a graph and traced with batches of any size, gradients included."""
     rng = np.random.default_rng(time)
-    layer = Layer("unit", "gtrxl", ("x", "state_0"), 4, 4, heads=2, head_dim=2, memory=2, mlp=3, gate_bias=0.5)
+    layer = Layer("unit", "gtrxl", ("x", "state_0"), 4, 4, heads=heads, head_dim=2, memory=2, mlp=3, gate_bias=0.5)
     weights = tuple(F32(0.5 * rng.standard_normal(leaf.shape)) for leaf in layer.leaves().values())
     x, state = F32(rng.standard_normal((2 * time, 4))), F32(rng.standard_normal((2, 2, 4)))
     # Weights don't vary in size, and the runners let the first axis vary.

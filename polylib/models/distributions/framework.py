@@ -13,7 +13,7 @@ import numpy as np
 
 from polylib.errors import ConfigError, EnvError, FrameworkError
 from polylib.models.distributions.base import BoxUnits, OnHost
-from polylib.models.spaces import is_nested
+from polylib.models.spaces import is_nested, unusable_rows
 from polylib.policy.ops import Array
 
 # What the configuration calls a framework -> what its ops and its bridge are called.
@@ -227,7 +227,13 @@ class FrameworkDistribution(OnHost):
             actions, raw = self._actions(ops, value)
             return actions, raw, self._logp(ops, found, self._value(ops, actions, raw))
 
-        return self._host(body, inputs)
+        drawn = self._host(body, inputs)
+        if self.discrete and unusable_rows(np.asarray(drawn[0])[None], self.space).any():
+            raise ConfigError(
+                f"custom_action_dist {self.name}: it samples {np.asarray(drawn[0]).tolist()[:3]}, ..., which action "
+                f"space {self.space} doesn't have"
+            )
+        return drawn
 
     def logp(self, ops: Any, inputs: Array, actions: Array, raw: Array | None = None) -> Array:
         """The framework's `log_prob`, summed to rows; a density in the environment's units."""

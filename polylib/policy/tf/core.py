@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tree
 
-from polylib.errors import PolylibError
+from polylib.errors import ConfigError, PolylibError
 from polylib.models.custom import CustomNetwork
 from polylib.policy.gradients import BETA_1, BETA_2, EPSILON, clip_by_global_norm, summarize
 from polylib.policy.policy import Policy, Stats, Weights
@@ -107,7 +107,10 @@ class TFPolicy(Policy):
                 found, limit = own.gradients(tape, losses[group]), tf.constant(np.inf)
             else:
                 variables = [self._variables[key].value for key in keys]
-                found = tape.gradient(losses[group], variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+                found = tape.gradient(losses[group], variables)
+                if all(gradient is None for gradient in found):
+                    raise ConfigError("the loss doesn't depend on the model: nothing can be learned from it")
+                found = [tf.zeros_like(v) if g is None else g for g, v in zip(found, variables, strict=True)]
                 limit = coefficients["grad_clip"]
             clipped, norms[group] = clip_by_global_norm(ops, found, limit)
             gradients.update(zip(keys, clipped, strict=True))

@@ -44,6 +44,20 @@ KINDS: dict[str, tuple[gym.Space, gym.Space, dict[str, Any]]] = {
             "max_seq_len": 4,
         },
     ),
+    # One head with a memory as long as the default: a size at which TensorFlow's own products have been wrong.
+    "attention_one_head": (
+        BOX,
+        DISCRETE,
+        {
+            "use_attention": True,
+            "attention_dim": 4,
+            "attention_head_dim": 2,
+            "attention_memory_inference": 50,
+            "attention_memory_training": 50,
+            "attention_position_wise_mlp_dim": 2,
+            "max_seq_len": 4,
+        },
+    ),
     "nested_actions": (BOX, S.Dict({"a": S.Tuple([S.Discrete(3, start=1), PUSH]), "b": S.MultiBinary(2)}), {}),
     "masked_dict": (S.Dict({"x": S.Tuple([BOX, S.Discrete(2)]), "action_mask": S.MultiBinary(3)}), DISCRETE, {}),
 }
