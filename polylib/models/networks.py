@@ -70,6 +70,11 @@ class Convolution:
         return cls(shape, kernel, stride, (pads[0], pads[1]), filters)
 
     @property
+    def whole(self) -> bool:
+        """Whether the kernel covers the source: a product with everything in it."""
+        return self.kernel == self.shape[:2] and not any(map(any, self.pads))
+
+    @property
     def out(self) -> tuple[int, int, int]:
         """Height, width and channels of the result."""
         height, width = (
@@ -310,6 +315,11 @@ class NetworkSpec:
     def copy(self, name: str) -> NetworkSpec:
         """A target network of this one, called `name`."""
         return replace(self, name=name, copy_of=self.name)
+
+    @property
+    def convolutional(self) -> bool:
+        """Whether it has convolutions."""
+        return any(layer.conv is not None for layer in self.layers)
 
     def needed(self, outputs: Iterable[str] | None = None) -> tuple[Layer, ...]:
         """The layers behind some outputs (all by default), in creation order."""

@@ -117,6 +117,8 @@ class NumpyNetwork(SpecNetwork):
 
 def convolve(conv: Convolution, x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
     """`x: [N, H, W, C]` with `kernel: [h, w, C, F]` to `[N, H', W', F]`, as one matrix product."""
+    if conv.whole:
+        return (x.reshape(len(x), math.prod(conv.shape)) @ kernel.reshape(-1, conv.filters))[:, None, None]
     if any(map(any, conv.pads)):
         x = np.pad(x, ((0, 0), *conv.pads, (0, 0)))
     height, width, filters = conv.out

@@ -98,7 +98,8 @@ class Policy(ABC):
         self._mirroring = (
             self.mirror_rows > 0
             and self.objective.numpy_acting
-            and all(isinstance(x, NetworkSpec) for x in self.network_specs.values())
+            # Convolutions are faster in a framework than in NumPy, whatever it costs to get there.
+            and all(isinstance(x, NetworkSpec) and not x.convolutional for x in self.network_specs.values())
             and (self.mirrors_each_update or not self.objective.updates_often)
         )
         self._mirror: dict[str, NumpyNetwork] = {}  # empty: to be made from the weights

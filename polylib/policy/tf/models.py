@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -253,8 +254,12 @@ class KerasNetwork(SpecNetwork):
             return lambda time, x, *states: CELLS[layer.kind](ops, x, states, weights, time)
         kernel, bias = weights
         activation = _ACTIVATIONS[layer.activation] if layer.activation else None
-        if layer.conv is not None:
-            stride, pads = layer.conv.stride, [(0, 0), *layer.conv.pads, (0, 0)]
+        if layer.conv is not None and layer.conv.whole:
+            size, filters = math.prod(layer.conv.shape), layer.conv.filters
+            product = lambda x: tf.matmul(tf.reshape(x, (-1, size)), tf.reshape(kernel, (size, filters)))[:, None, None]  # noqa: E731
+        elif layer.conv is not None:
+            # The pads are those of "SAME"; spelled out they would keep TensorFlow from its faster kernels.
+            stride, pads = layer.conv.stride, "SAME" if any(map(any, layer.conv.pads)) else "VALID"
             shape = (-1, *layer.conv.out)
             # The shape again, since TensorFlow's convolution of no rows returns no rows of the input's shape.
             product = lambda x: tf.reshape(tf.nn.conv2d(x, kernel, stride, pads), shape)  # noqa: E731

@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 #: From torch's layout of a kernel to the canonical one; other variables have the same in both.
-_AXES = {"dense": (1, 0), "conv": (2, 3, 1, 0)}
+_AXES = {"dense": (1, 0), "conv": (1, 2, 3, 0)}
 
 
 def _linear(layer: Layer) -> nn.Linear:
@@ -41,20 +41,29 @@ def _empty(shape: tuple[int, ...]) -> nn.Parameter:
     return nn.Parameter(torch.zeros(shape, dtype=torch.float32))
 
 
-class Conv2d(nn.Conv2d):
-    """A convolution of channels-last images, with padding on each side of its own."""
+class Conv2d(nn.Module):
+    """A convolution of channels-last images, with padding on each side of its own; its weight is `[out, h, w, in]`."""
 
     def __init__(self, conv: Convolution) -> None:
-        super().__init__(conv.shape[2], conv.filters, conv.kernel, conv.stride, device="meta", dtype=torch.float32)
+        super().__init__()
+        self.conv = conv
+        # Seen as torch's [out, in, h, w] it is channels-last like the images: torch copies neither.
+        self.weight, self.bias = _empty((conv.filters, *conv.kernel, conv.shape[2])), _empty((conv.filters,))
         (top, bottom), (left, right) = conv.pads
         self.pads = (left, right, top, bottom)
+
+    def extra_repr(self) -> str:
+        """For `print(model)`."""
+        conv = self.conv
+        return f"{conv.shape[2]}, {conv.filters}, kernel_size={conv.kernel}, stride={conv.stride}, pads={self.pads}"
 
     def forward(self, x: Any) -> Any:
         """`[N, H, W, C]` to `[N, H', W', F]`."""
         x = x.permute(0, 3, 1, 2)
         if any(self.pads):
             x = F.pad(x, self.pads)
-        return super().forward(x).permute(0, 2, 3, 1)
+        y = F.conv2d(x, self.weight.permute(0, 3, 1, 2), self.bias, self.conv.stride)
+        return y.permute(0, 2, 3, 1)
 
 
 class LogStd(nn.Module):
@@ -70,17 +79,19 @@ class LogStd(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A layer with state, its weights in the canonical layout.
+    """A layer of a kind in `CELLS`; the kernels of an LSTM and a GRU are `[out, in]`, others in the canonical layout.
 
     Args:
-        layer: of a kind in `CELLS`.
+        layer: the description.
     """
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         self.kind, self.leaves = layer.kind, tuple(layer.leaves())
+        self.turned = tuple(name for name in self.leaves if layer.kind in _FUSED and name.endswith("kernel"))
         for name, leaf in layer.leaves().items():
-            self.register_parameter(name, _empty(leaf.shape))
+            # torch's loop is half as fast on views of kernels that lie the other way round.
+            self.register_parameter(name, _empty(leaf.shape[::-1] if name in self.turned else leaf.shape))
         self.layer = layer
 
     def extra_repr(self) -> str:
@@ -91,9 +102,10 @@ class Recurrent(nn.Module):
         """Outputs `[N, units]` and new states, as `polylib.models.recurrent` says."""
         weights = tuple(getattr(self, name) for name in self.leaves)
         fused = _FUSED.get(self.kind)
-        if time == 1 or fused is None:
-            return CELLS[self.kind](ops, x, states, weights, time)
-        return fused(x, states, weights, time)
+        if time > 1 and fused is not None:
+            return fused(x, states, weights, time)
+        weights = tuple(w.t() if name in self.turned else w for name, w in zip(self.leaves, weights, strict=True))
+        return CELLS[self.kind](ops, x, states, weights, time)
 
 
 def _lstm(x: Any, states: tuple[Any, ...], weights: tuple[Any, ...], time: int) -> tuple[Any, tuple[Any, ...]]:
@@ -101,21 +113,21 @@ def _lstm(x: Any, states: tuple[Any, ...], weights: tuple[Any, ...], time: int) 
     kernel, recurrent, bias = weights
     hidden, cell = (state[None] for state in states)
     x = x.reshape(-1, time, x.shape[-1])
-    params = [kernel.t(), recurrent.t(), bias, torch.zeros_like(bias)]
+    params = [kernel, recurrent, bias, torch.zeros_like(bias)]
     out, hidden, cell = torch.lstm(x, (hidden, cell), params, True, 1, 0.0, False, False, True)
     return out.reshape(-1, out.shape[-1]), (hidden[0], cell[0])
 
 
 def _gru(x: Any, states: tuple[Any, ...], weights: tuple[Any, ...], time: int) -> tuple[Any, tuple[Any, ...]]:
     """All steps in torch's own loop, whose gates are r, z, h."""
-    units = weights[1].shape[0]
+    kernel, recurrent, bias = weights
+    units = recurrent.shape[1]
 
     def swapped(w: Any) -> Any:
-        return torch.cat([w[..., units : 2 * units], w[..., :units], w[..., 2 * units :]], -1)
+        return torch.cat([w[units : 2 * units], w[:units], w[2 * units :]])
 
-    kernel, recurrent, bias = (swapped(w) for w in weights)
     x = x.reshape(-1, time, x.shape[-1])
-    params = [kernel.t(), recurrent.t(), bias[0], bias[1]]
+    params = [swapped(w) for w in (kernel, recurrent, bias[0], bias[1])]
     out, hidden = torch.gru(x, states[0][None], params, True, 1, 0.0, False, False, True)
     return out.reshape(-1, out.shape[-1]), (hidden[0],)
 
@@ -127,7 +139,7 @@ def _make(layer: Layer) -> nn.Module:
     if layer.kind == "dense":
         return _linear(layer)
     if layer.conv is not None:
-        return Conv2d(layer.conv).to_empty(device="cpu")
+        return Conv2d(layer.conv)
     return LogStd(layer.units) if layer.kind == "log_std" else Recurrent(layer)
 
 
@@ -158,6 +170,8 @@ class TorchNetwork(SpecNetwork, nn.Module):
                 self._variables[key] = getattr(made, name)
                 if name == "weight":
                     self.axes[key] = _AXES[layer.kind]
+                elif leaf in getattr(made, "turned", ()):
+                    self.axes[key] = (1, 0)
         if spec.copy_of is not None:
             self.requires_grad_(False)  # nobody differentiates a target network
 
@@ -183,6 +197,8 @@ class TorchNetwork(SpecNetwork, nn.Module):
             if layer.activation in ("tanh", "relu"):
                 return linear(x, made.weight, made.bias, layer.activation)
             x = F.linear(x, made.weight, made.bias)
+        elif layer.conv is not None and layer.conv.whole:
+            x = linear(x.flatten(1), made.weight.flatten(1), made.bias)[:, None, None]
         else:
             x = made(x)
         return ACTIVATIONS[layer.activation](x) if layer.activation else x

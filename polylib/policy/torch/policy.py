@@ -21,6 +21,10 @@ from polylib.policy.torch.updates import Updates
 from polylib.policy.torch.views import TorchModelView
 
 
+# Bytes of a row from which on rows are computed in parts of so many bytes.
+_LARGE_ROW, _PART = 1024, 512 * 1024
+
+
 def _tensor(array: np.ndarray) -> torch.Tensor:
     # torch knows no negative strides, and warns of arrays that can't be written to, such as those from Ray's store.
     return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
@@ -28,6 +32,14 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return {name: _tensor(x) for name, x in arrays.items()}
+
+
+def _parts(inputs: Mapping[str, np.ndarray]) -> list[slice]:
+    """Rows to compute at a time: all of them, unless they are large."""
+    rows = len(next(iter(inputs.values())))
+    size = sum(x.nbytes for x in inputs.values()) // max(rows, 1)
+    step = max(rows, 1) if size < _LARGE_ROW else max(1, _PART // size)
+    return [slice(start, start + step) for start in range(0, max(rows, 1), step)]
 
 
 def _to_canonical(tensor: torch.Tensor, axes: tuple[int, ...] | None) -> np.ndarray:
@@ -106,8 +118,14 @@ class TorchPolicy(Policy):
 
     @torch.inference_mode()
     def _values(self, inputs: dict[str, np.ndarray]) -> np.ndarray | None:
-        values = self.objective.values(ops, self.nets, _tensors(inputs))
-        return None if values is None else values.numpy()
+        parts = []
+        # Of many pictures a few at a time: what convolutions leave in between stays in the cache.
+        for rows in _parts(inputs):
+            values = self.objective.values(ops, self.nets, _tensors({name: x[rows] for name, x in inputs.items()}))
+            if values is None:
+                return None
+            parts.append(values.numpy())
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     @torch.inference_mode()
     def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: dict[str, np.ndarray]) -> np.ndarray:
