@@ -20,7 +20,6 @@ from polylib.policy.torch.models import make_network
 from polylib.policy.torch.updates import Updates
 from polylib.policy.torch.views import TorchModelView
 
-
 # Bytes of a row from which on rows are computed in parts of so many bytes.
 _LARGE_ROW, _PART = 1024, 512 * 1024
 
