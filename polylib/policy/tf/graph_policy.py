@@ -75,8 +75,16 @@ class GraphPolicy(TFPolicy):
             fetches = tree.map_structure(tf.identity, result)
         call = make_callable(self.session, tree.flatten(feeds), tree.flatten(fetches), inline=acting)
 
+        # Arguments are arrays or flat dicts of them, in dm-tree's order; its own flattening takes 12 us a call.
+        keys = [sorted(arg) if isinstance(arg, dict) else None for arg in args]
+        names = sorted(fetches) if isinstance(fetches, dict) else None
+
         def run(*arrays: Any) -> Any:
-            return tree.unflatten_as(fetches, call(*tree.flatten(arrays)))
+            flat: list[Any] = []
+            for arg, order in zip(arrays, keys, strict=True):
+                flat += [arg] if order is None else [arg[key] for key in order]
+            results = call(*flat)
+            return tree.unflatten_as(fetches, results) if names is None else dict(zip(names, results, strict=True))
 
         return run
 
