@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from polylib.algorithms.algorithm import Algorithm
 from polylib.algorithms.algorithm_config import AlgorithmConfig, is_installed
+from polylib.algorithms.on_policy import OnPolicyAlgorithm
 from polylib.algorithms.options import Option, anything, boolean, integer, number, schedule, schedule_or_number
 from polylib.algorithms.registry import is_built_in, register_algorithm
 from polylib.errors import ConfigError, ConfigTypeError
-from polylib.execution.sgd import synchronous_sample, train_minibatches
+from polylib.execution.sgd import train_minibatches
 from polylib.policy.objective import Objective
-from polylib.policy.sample_batch import DEFAULT_POLICY_ID
+from polylib.policy.policy import Policy
+from polylib.policy.sample_batch import SampleBatch
 
 
 class PolicyAlgorithmConfig(AlgorithmConfig):
@@ -56,7 +57,7 @@ class PolicyAlgorithmConfig(AlgorithmConfig):
             self.sources.clear()
 
 
-class PolicyAlgorithm(Algorithm):
+class PolicyAlgorithm(OnPolicyAlgorithm):
     """Samples a batch, takes epochs of steps on it, broadcasts the weights.
 
     Attributes:
@@ -74,27 +75,13 @@ class PolicyAlgorithm(Algorithm):
         installed = [policy for policy in cls.policies if any(map(is_installed, policy.frameworks))]
         return [*candidates, *installed, *cls.policies][0]
 
-    def training_step(self) -> dict[str, Any]:
-        """One batch: rollouts, gradient steps, the broadcast."""
-        config, policy = self.config, self.get_policy()
-        with self._timed("sample"):
-            batch, episodes = synchronous_sample(self.workers, config["train_batch_size"])
-        self._finished += episodes
-        self._count("sampled", batch.count, batch.count)
-        policy.set_timestep(self._counters["num_env_steps_sampled"])
-        extra: dict[str, Any] = {}
-        self.callbacks.call("on_learn_on_batch", policy=policy, train_batch=batch, result=extra)
+    def _learn(self, policy: Policy, batch: SampleBatch) -> dict[str, float]:
+        """Epochs of minibatches, or of the whole batch."""
+        config = self.config
         size = config["sgd_minibatch_size"] or batch.count
-        with self._timed("learn"):
-            stats = train_minibatches(
-                policy, batch, size, config["num_sgd_iter"], self.rng, config["shuffle_sequences"]
-            )
-        policy.adapt_coefficients(stats)
-        self._count("trained", batch.count, batch.count)
-        with self._timed("synch_weights"):
-            self.workers.sync_weights(policy.global_timestep)
-        info = {"learner_stats": stats, "num_grad_updates_lifetime": policy.num_updates, **extra}
-        return {DEFAULT_POLICY_ID: info}
+        return train_minibatches(
+            policy, batch, size, config["num_sgd_iter"], self.rng, config["shuffle_sequences"]
+        )
 
 
 def build_algorithm(
