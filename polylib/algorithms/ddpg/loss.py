@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from polylib.algorithms.replay_objective import ReplayObjective, huber
 from polylib.errors import ConfigError
-from polylib.evaluation.replayed import replayed_rows
 from polylib.models.custom import CustomNetwork
 from polylib.models.default_networks import actor_network, critic_network
 from polylib.models.distributions import Deterministic, Distribution
 from polylib.models.networks import NetworkSpec
-from polylib.policy.exploration import Exploration, make_exploration
-from polylib.policy.fragment import Fragment
-from polylib.policy.objective import Group, Objective, PolicySpec, next_inputs
+from polylib.policy.objective import Group, PolicySpec, next_inputs
 from polylib.policy.ops import Array
-from polylib.policy.sample_batch import SampleBatch
 
 
-class DDPGObjective(Objective):
+class DDPGObjective(ReplayObjective):
     """A deterministic policy that climbs a Q function; with twins, delay and smoothing it is TD3."""
 
-    columns = ("obs", "new_obs", "actions", "rewards", "terminateds", "discounts")
-    optional_columns = ("weights",)
     acting = ("policy",)
-    updates_often = True
-    needs_values = False
     default_exploration = {"type": "OrnsteinUhlenbeckNoise"}
-    exploration: Exploration
 
     def __init__(self, spec: PolicySpec) -> None:
         space = spec.action_space
@@ -41,11 +32,7 @@ class DDPGObjective(Objective):
                 "for unbounded ones PPO"
             )
         super().__init__(spec)
-        config = self.config
-        self.exploration = make_exploration(
-            config["exploration_config"], space, self.dist, (spec.stream, config.get("num_workers", 0))
-        )
-        self._twins = 2 if config["twin_q"] else 1
+        self._twins = 2 if self.config["twin_q"] else 1
         self._qs = tuple(f"q{i + 1}" for i in range(self._twins))
 
     def distribution(self) -> Distribution:
@@ -66,32 +53,19 @@ class DDPGObjective(Objective):
         return {"critic": Group(("q",), "critic_lr"), "actor": Group(("policy",), "actor_lr", due="due_actor")}
 
     def coefficients(self) -> dict[str, float]:
-        """Learning rates, clipping, `tau`, whether the actor is due, and what exploration changes with time."""
-        config = self.config
-        clip = config["grad_clip"]
-        found = {
-            "critic_lr": config["critic_lr"],
-            "actor_lr": config["actor_lr"],
+        """Learning rates, whether the actor is due, and what all with a replay buffer have."""
+        return {
+            "critic_lr": self.config["critic_lr"],
+            "actor_lr": self.config["actor_lr"],
             "due_actor": 1.0,
-            "grad_clip": math.inf if clip is None else clip,
-            **self.exploration.coefficients(0),
+            **super().coefficients(),
         }
-        # With a frequency the algorithm moves the targets, else updates do.
-        return found if config["target_network_update_freq"] else {**found, "tau": config["tau"]}
-
-    def scheduled(self, timestep: int) -> dict[str, float]:
-        """Exploration at `timestep`."""
-        return self.exploration.coefficients(timestep)
 
     # --- acting
 
     def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
         """The action in [-1, 1]."""
         return nets["policy"](inputs)["logits"]
-
-    def act_noise(self, rng: np.random.Generator, batch_size: int, explore: bool) -> np.ndarray:
-        """The exploration's."""
-        return self.exploration.noise(rng, batch_size, explore)
 
     def act(
         self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
@@ -153,13 +127,6 @@ class DDPGObjective(Objective):
         return {"critic": critic_loss, "actor": actor_loss}, stats, {"td_error": td_error}
 
     def _error_loss(self, ops: Any, error: Array) -> Array:
-        if not self.config["use_huber"]:
-            return 0.5 * ops.square(error)
-        threshold = self.config["huber_threshold"]
-        size = ops.abs(error)
-        small = ops.minimum(size, threshold)
-        return 0.5 * ops.square(small) + threshold * (size - small)
-
-    def postprocess(self, fragment: Fragment) -> SampleBatch:
-        """Folds `n_step` rewards into each row; `discounts` are each row's own `gamma^k`."""
-        return replayed_rows(fragment, self.config["gamma"], self.config["n_step"])
+        if self.config["use_huber"]:
+            return huber(ops, error, self.config["huber_threshold"])
+        return 0.5 * ops.square(error)

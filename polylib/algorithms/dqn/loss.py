@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from polylib.algorithms.replay_objective import ReplayObjective, huber
 from polylib.errors import ConfigError
-from polylib.evaluation.replayed import replayed_rows
 from polylib.models.custom import CustomNetwork
 from polylib.models.default_networks import q_network
 from polylib.models.networks import NetworkSpec
 from polylib.models.noisy import factorised_noise
 from polylib.models.spaces import mask_column
-from polylib.policy.exploration import Exploration, make_exploration
-from polylib.policy.fragment import Fragment
-from polylib.policy.objective import Group, Objective, PolicySpec, next_inputs, row_mean
+from polylib.policy.objective import Group, PolicySpec, next_inputs, row_mean
 from polylib.policy.ops import Array
-from polylib.policy.sample_batch import SampleBatch
 from polylib.schedules import ConstantSchedule, make_schedule
 
 #: What an action that a mask forbids is worth.
 FORBIDDEN = -1e9
-
-
-def huber(ops: Any, error: Array) -> Array:
-    """`0.5 e^2` up to 1, `|e| - 0.5` beyond (arXiv:1312.5602's error clipping)."""
-    size = ops.abs(error)
-    small = ops.minimum(size, 1.0)
-    return 0.5 * ops.square(small) + (size - small)
 
 
 def dueling_values(ops: Any, advantages: Array, state_value: Array) -> Array:
@@ -63,16 +52,13 @@ def projected(ops: Any, probabilities: Array, rewards: Array, discounts: Array, 
     return ops.sum(ops.reshape(probabilities, (-1, size, 1)) * ops.maximum(1.0 - distance, 0.0), 1)
 
 
-class DQNObjective(Objective):
+class DQNObjective(ReplayObjective):
     """DQN for Discrete actions: double, dueling, distributional, noisy, with n-step targets, as the config says."""
 
-    columns = ("obs", "new_obs", "actions", "rewards", "terminateds", "discounts")
     optional_columns = ("weights", "burn_in")
     acting = ("q",)
-    updates_often = True
-    needs_values = False
+    soft_targets = False  # the algorithm moves them
     default_exploration = {"type": "EpsilonGreedy", "final_epsilon": 0.02, "epsilon_timesteps": 10_000}
-    exploration: Exploration
 
     def __init__(self, spec: PolicySpec) -> None:
         if not isinstance(spec.action_space, gym.spaces.Discrete):
@@ -86,17 +72,17 @@ class DQNObjective(Objective):
         self._lr = make_schedule(points, "lr") or ConstantSchedule(0.0)
         self.num_actions, self.num_atoms = int(spec.action_space.n), int(config["num_atoms"])
         self.support = np.linspace(config["v_min"], config["v_max"], self.num_atoms, dtype=np.float32)
-        exploration = dict(config["exploration_config"])
-        if exploration.get("type", "StochasticSampling") in ("StochasticSampling", "SoftQ"):
-            # Sampling by values is SoftQ.
-            temperature = config["categorical_distribution_temperature"]
-            exploration = {"temperature": temperature, **exploration, "type": "SoftQ"}
-        self.exploration = make_exploration(
-            exploration, spec.action_space, self.dist, (spec.stream, config.get("num_workers", 0))
-        )
         self._noisy: list[tuple[str, int]] = []  # columns of the noisy layers' noise, and their widths
         self._heads = ("advantages", "state_value") if config["dueling"] else ("advantages",)
         self._mask = mask_column(spec.observation_space)
+
+    def exploration_config(self) -> Mapping[str, Any]:
+        """As given; sampling by values is SoftQ."""
+        exploration = dict(self.config["exploration_config"])
+        if exploration.get("type", "StochasticSampling") not in ("StochasticSampling", "SoftQ"):
+            return exploration
+        temperature = self.config["categorical_distribution_temperature"]
+        return {"temperature": temperature, **exploration, "type": "SoftQ"}
 
     def networks(self) -> dict[str, NetworkSpec | CustomNetwork]:
         """`q`, and `target_q` that follows it."""
@@ -122,17 +108,12 @@ class DQNObjective(Objective):
         return {"default": Group(("q",))}
 
     def coefficients(self) -> dict[str, float]:
-        """Learning rate, clipping, and what exploration changes with time."""
-        clip = self.config["grad_clip"]
-        return {
-            "lr": self._lr(0),
-            "grad_clip": math.inf if clip is None else clip,
-            **self.exploration.coefficients(0),
-        }
+        """Learning rate, and what all with a replay buffer have."""
+        return {"lr": self._lr(0), **super().coefficients()}
 
     def scheduled(self, timestep: int) -> dict[str, float]:
         """`lr` and exploration at `timestep`."""
-        return {"lr": self._lr(timestep), **self.exploration.coefficients(timestep)}
+        return {"lr": self._lr(timestep), **super().scheduled(timestep)}
 
     # --- values
 
@@ -163,7 +144,7 @@ class DQNObjective(Objective):
 
     def act_noise(self, rng: np.random.Generator, batch_size: int, explore: bool) -> np.ndarray:
         """The exploration's, and that of noisy layers after it."""
-        noise = self.exploration.noise(rng, batch_size, explore)
+        noise = super().act_noise(rng, batch_size, explore)
         size = sum(width for _, width in self._noisy)
         if not size:
             return noise
@@ -281,7 +262,3 @@ class DQNObjective(Objective):
         }
         out = network(first, network.state_outputs)
         return {f"state_{i}": out[name] for i, name in enumerate(network.state_outputs)}
-
-    def postprocess(self, fragment: Fragment) -> SampleBatch:
-        """Folds `n_step` rewards into each row; `discounts` are each row's own `gamma^k`."""
-        return replayed_rows(fragment, self.config["gamma"], self.config["n_step"])

@@ -9,30 +9,22 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from polylib.algorithms.replay_objective import ReplayObjective
 from polylib.algorithms.sac.config import MODEL, RATES
 from polylib.errors import ConfigError
-from polylib.evaluation.replayed import replayed_rows
 from polylib.models.custom import CustomNetwork
 from polylib.models.default_networks import actor_network, critic_network, variable_network
 from polylib.models.distributions import Distribution, SquashedGaussian, make_distribution
 from polylib.models.networks import NetworkSpec
 from polylib.models.spaces import mask_column
-from polylib.policy.exploration import Exploration, make_exploration
-from polylib.policy.fragment import Fragment
-from polylib.policy.objective import Group, Objective, PolicySpec, next_inputs
+from polylib.policy.objective import Group, PolicySpec, next_inputs
 from polylib.policy.ops import Array
-from polylib.policy.sample_batch import SampleBatch
 
 
-class SACObjective(Objective):
+class SACObjective(ReplayObjective):
     """SAC: a stochastic policy that maximises return and entropy, one or two Q functions, and the entropy's weight."""
 
-    columns = ("obs", "new_obs", "actions", "rewards", "terminateds", "discounts")
-    optional_columns = ("weights",)
     acting = ("policy",)
-    updates_often = True
-    needs_values = False
-    exploration: Exploration
 
     def __init__(self, spec: PolicySpec) -> None:
         self.discrete = isinstance(spec.action_space, gym.spaces.Discrete)
@@ -42,9 +34,6 @@ class SACObjective(Objective):
             )
         super().__init__(spec)
         config = self.config
-        self.exploration = make_exploration(
-            config["exploration_config"], spec.action_space, self.dist, (spec.stream, config.get("num_workers", 0))
-        )
         self._rates = {**RATES, **config["optimization"]}
         self._twins = 2 if config["twin_q"] else 1
         self._qs = tuple(f"q{i + 1}" for i in range(self._twins))
@@ -95,31 +84,20 @@ class SACObjective(Objective):
         }
 
     def coefficients(self) -> dict[str, float]:
-        """Learning rates, clipping, `tau`, and what exploration changes with time."""
-        clip, rates = self.config["grad_clip"], self._rates
-        found = {
+        """Learning rates, and what all with a replay buffer have."""
+        rates = self._rates
+        return {
             "critic_lr": rates["critic_learning_rate"],
             "actor_lr": rates["actor_learning_rate"],
             "alpha_lr": rates["entropy_learning_rate"],
-            "grad_clip": math.inf if clip is None else clip,
-            **self.exploration.coefficients(0),
+            **super().coefficients(),
         }
-        # With a frequency the algorithm moves the targets, else every update does.
-        return found if self.config["target_network_update_freq"] else {**found, "tau": self.config["tau"]}
-
-    def scheduled(self, timestep: int) -> dict[str, float]:
-        """Exploration at `timestep`."""
-        return self.exploration.coefficients(timestep)
 
     # --- acting
 
     def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
         """The policy's outputs, masked."""
         return self.dist.mask(ops, nets["policy"](inputs)["logits"], inputs.get("action_mask"))
-
-    def act_noise(self, rng: np.random.Generator, batch_size: int, explore: bool) -> np.ndarray:
-        """The exploration's."""
-        return self.exploration.noise(rng, batch_size, explore)
 
     def act(
         self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
@@ -244,7 +222,3 @@ class SACObjective(Objective):
         actor_loss = ops.mean(ops.sum(now_p * (alpha * now_logp - now_q), 1))
         entropy = -ops.sum(now_p * now_logp, 1)
         return next_value, [ops.pick(out[name], taken) for name in self._qs], actor_loss, entropy
-
-    def postprocess(self, fragment: Fragment) -> SampleBatch:
-        """Folds `n_step` rewards into each row; `discounts` are each row's own `gamma^k`."""
-        return replayed_rows(fragment, self.config["gamma"], self.config["n_step"])

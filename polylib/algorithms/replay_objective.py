@@ -1,0 +1,68 @@
+"""What the objectives of algorithms with a replay buffer have in common: exploration, coefficients, n-step rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from polylib.evaluation.replayed import replayed_rows
+from polylib.policy.exploration import Exploration, make_exploration
+from polylib.policy.fragment import Fragment
+from polylib.policy.objective import Objective, PolicySpec
+from polylib.policy.ops import Array
+from polylib.policy.sample_batch import SampleBatch
+
+
+def huber(ops: Any, error: Array, threshold: float = 1.0) -> Array:
+    """`0.5 e^2` up to the threshold, a straight line beyond (arXiv:1312.5602's error clipping)."""
+    size = ops.abs(error)
+    small = ops.minimum(size, threshold)
+    return 0.5 * ops.square(small) + threshold * (size - small)
+
+
+class ReplayObjective(Objective):
+    """An objective that learns from replayed rows, a batch every few steps.
+
+    Attributes:
+        exploration: how acting departs from the best action.
+    """
+
+    columns = ("obs", "new_obs", "actions", "rewards", "terminateds", "discounts")
+    optional_columns: tuple[str, ...] = ("weights",)
+    updates_often = True
+    needs_values = False
+    exploration: Exploration
+    #: Whether every update moves the targets by `tau`, unless `target_network_update_freq` lets the algorithm do it.
+    soft_targets = True
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec)
+        worker = (spec.stream, self.config.get("num_workers", 0))
+        self.exploration = make_exploration(self.exploration_config(), spec.action_space, self.dist, worker)
+
+    def exploration_config(self) -> Mapping[str, Any]:
+        """The strategy and its keys."""
+        return self.config["exploration_config"]
+
+    def coefficients(self) -> dict[str, float]:
+        """Clipping, what exploration changes with time, and `tau` where updates move the targets."""
+        clip = self.config["grad_clip"]
+        found = {"grad_clip": math.inf if clip is None else clip, **self.exploration.coefficients(0)}
+        if self.soft_targets and not self.config["target_network_update_freq"]:
+            found["tau"] = self.config["tau"]
+        return found
+
+    def scheduled(self, timestep: int) -> dict[str, float]:
+        """Exploration at `timestep`."""
+        return self.exploration.coefficients(timestep)
+
+    def act_noise(self, rng: np.random.Generator, batch_size: int, explore: bool) -> np.ndarray:
+        """The exploration's."""
+        return self.exploration.noise(rng, batch_size, explore)
+
+    def postprocess(self, fragment: Fragment) -> SampleBatch:
+        """Folds `n_step` rewards into each row; `discounts` are each row's own `gamma^k`."""
+        return replayed_rows(fragment, self.config["gamma"], self.config["n_step"])
