@@ -47,7 +47,7 @@ class DQNConfig(ReplayConfig):
         Option("num_atoms", "training", 1, integer(1), "Atoms of a distribution over returns; 1: their mean only."),
         Option("v_min", "training", -10.0, number(), "Lowest return of the distribution."),
         Option("v_max", "training", 10.0, number(), "Highest return of the distribution."),
-        Option("noisy", "training", False, boolean(), "Noisy layers in the heads; epsilon-greedy goes on unless epsilon is 0."),
+        Option("noisy", "training", False, boolean(), "Noisy layers in the heads, beside epsilon-greedy."),
         Option("sigma0", "training", 0.5, number(0), "First scale of the noisy layers' noise."),
         Option("td_error_loss_fn", "training", "huber", choice("huber", "mse"), "Loss of a TD error."),
         Option(
