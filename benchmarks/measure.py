@@ -49,7 +49,7 @@ def interleave(
                 figures[side].append(figure(row, seconds, count))
                 if row.one_process:
                     cpu[side].append(figure(row, cpu_s, count))
-    for side in sides:
+    for side in repeats:
         with _noting(errors, side):
             server(side).ask(do="close", case=row.case)
     return figures, cpu, errors

@@ -6,6 +6,7 @@ from peers.protocol import serve
 from rows.acting import Act
 from rows.learning import SGD, Reward, Train
 from rows.networks import NetworkSample, NetworkSGD
+from rows.off_policy import DQN, SAC
 from rows.replay import Replay
 from rows.sampling import Sample, SampleWorkers
 from rows.starting import Build, DriverMemory, WorkerMemory, imports
@@ -20,6 +21,8 @@ if __name__ == "__main__":
             "network_sample": NetworkSample,
             "network_sgd": NetworkSGD,
             "replay": Replay,
+            "dqn": DQN,
+            "sac": SAC,
             "train": Train,
             "build": Build,
             "driver_memory": DriverMemory,

@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # type: ignore[import-not-found]
 
 COLORS = {"torch": "#d1495b", "tf": "#edae49", "tf2-traced": "#2e86ab", "tf2": "#8fb8de", "": "#5b6770"}
-PEERS = {"rllib": "RLlib", "sb3": "SB3"}
+PEERS = {"rllib": "RLlib", "rllib26": "RLlib 2.6", "sb3": "SB3"}
 
 
 def draw(points: list[dict[str, Any]], target: str) -> None:

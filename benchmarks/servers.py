@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = {"polylib": HERE / "ours.py", "rllib": HERE / "peers" / "rllib.py", "sb3": HERE / "peers" / "sb3.py"}
-NAMES = {"polylib": "polylib", "rllib": "RLlib", "sb3": "SB3"}
+SCRIPTS = {
+    "polylib": HERE / "ours.py",
+    "rllib": HERE / "peers" / "rllib.py",
+    "rllib26": HERE / "peers" / "rllib26.py",
+    "sb3": HERE / "peers" / "sb3.py",
+}
+NAMES = {"polylib": "polylib", "rllib": "RLlib", "rllib26": "RLlib 2.6", "sb3": "SB3"}
 
 # One thread for everybody: on a shared machine more of them wait for each other.
 ENVIRONMENT = {
@@ -55,7 +60,7 @@ class Server:
     """A process that serves the cases of one side.
 
     Args:
-        side: "polylib", "rllib" or "sb3".
+        side: "polylib" or a peer.
         log: where what it prints goes.
     """
 

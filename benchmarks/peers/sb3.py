@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO, timed for bench.py. Runs in an environment of its own, made by setup.sh."""
+"""Stable-Baselines3's PPO, DQN and SAC, timed for bench.py. Runs in an environment of its own, made by setup.sh."""
 
 from __future__ import annotations
 
@@ -112,9 +112,84 @@ class Reward(TimeToReward):
         return sum(returns) / max(1, len(returns)), model.num_timesteps
 
 
+class OffPolicy(Case):
+    """The loop of `learn()` without its logging, once learning has started; what is counted are updates."""
+
+    def __init__(self, model: Any, steps: int) -> None:
+        self.model, self.steps = model, steps
+        self.callback = ready(model)
+        while not model._n_updates:
+            self._round()
+
+    def _round(self) -> int:
+        model = self.model
+        done = model.collect_rollouts(
+            model.env,
+            train_freq=model.train_freq,
+            action_noise=model.action_noise,
+            callback=self.callback,
+            learning_starts=model.learning_starts,
+            replay_buffer=model.replay_buffer,
+            log_interval=None,
+        )
+        if model.num_timesteps > model.learning_starts:
+            model.train(batch_size=model.batch_size, gradient_steps=1)
+        return int(done.episode_timesteps)
+
+    def window(self, n: int, k: int) -> tuple[float, float]:
+        before, start = self.model._n_updates, time.perf_counter()
+        for _ in range(n):
+            steps = 0
+            while steps < self.steps:
+                steps += self._round()
+        return time.perf_counter() - start, self.model._n_updates - before
+
+
+def dqn(
+    mode: str, hiddens: list[int], dueling: list[int], batch: int, every: int, prioritized: bool, steps: int
+) -> Case:
+    """DQN on CartPole; it has neither dueling heads nor prioritized replay."""
+    import torch
+    from stable_baselines3 import DQN
+
+    torch.set_num_threads(1)
+    model = DQN(
+        "MlpPolicy",
+        ENV,
+        learning_starts=500,
+        buffer_size=50_000,
+        batch_size=batch,
+        train_freq=every,
+        target_update_interval=500,
+        policy_kwargs={"net_arch": hiddens},
+        device="cpu",
+        seed=0,
+    )
+    return OffPolicy(model, steps)
+
+
+def sac(mode: str, hiddens: list[int], batch: int, steps: int) -> Case:
+    """SAC on Pendulum."""
+    import torch
+    from stable_baselines3 import SAC
+
+    torch.set_num_threads(1)
+    model = SAC(
+        "MlpPolicy",
+        "Pendulum-v1",
+        learning_starts=500,
+        batch_size=batch,
+        train_freq=1,
+        policy_kwargs={"net_arch": hiddens},
+        device="cpu",
+        seed=0,
+    )
+    return OffPolicy(model, steps)
+
+
 def imports(mode: str) -> Case:
     return ImportTime("from stable_baselines3 import PPO")
 
 
 if __name__ == "__main__":
-    serve({"act": Act, "sample": Sample, "sgd": SGD, "reward": Reward, "import": imports})
+    serve({"act": Act, "sample": Sample, "sgd": SGD, "reward": Reward, "import": imports, "dqn": dqn, "sac": sac})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rows import acting, learning, networks, replay, sampling, starting, traces
+from rows import acting, learning, networks, off_policy, replay, sampling, starting, traces
 from rows.spec import Row
 
 ROWS: list[Row] = [
@@ -11,6 +11,7 @@ ROWS: list[Row] = [
     *learning.ROWS,
     *networks.ROWS,
     *replay.ROWS,
+    *off_policy.ROWS,
     *traces.ROWS,
     *starting.ROWS,
 ]
