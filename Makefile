@@ -11,7 +11,7 @@
 
 SHELL := /bin/bash
 VENV ?= .venv
-EXTRAS ?= tf,tfp,torch,onnx,atari,profile,dev
+EXTRAS ?= tf,tfp,torch,onnx,atari,profile,http,minari,dev
 PYTHON ?= $(shell for exe in python3.11 python3; do $$exe -c 'import venv' >/dev/null 2>&1 && echo $$exe && break; done)
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.polylib-installed

@@ -7,6 +7,7 @@ from rows.acting import Act
 from rows.learning import SGD, Reward, Train
 from rows.networks import NetworkSample, NetworkSGD
 from rows.off_policy import DQN, SAC
+from rows.offline import BC
 from rows.replay import Replay
 from rows.sampling import Sample, SampleWorkers
 from rows.starting import Build, DriverMemory, WorkerMemory, imports
@@ -23,6 +24,7 @@ if __name__ == "__main__":
             "replay": Replay,
             "dqn": DQN,
             "sac": SAC,
+            "bc": BC,
             "train": Train,
             "build": Build,
             "driver_memory": DriverMemory,

@@ -25,6 +25,7 @@ _PUBLIC = {
     "register_action_dist": "polylib.registry",
     "register_algorithm": "polylib.algorithms.registry",
     "register_env": "polylib.registry",
+    "register_input": "polylib.registry",
     "register_model": "polylib.registry",
     "RolloutWorker": "polylib.evaluation.rollout_worker",
 }

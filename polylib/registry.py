@@ -42,6 +42,7 @@ class ModelStore(Protocol):
 _envs: dict[str, EnvCreator] = {}
 _action_dists: dict[str, Callable[..., Any]] = {}
 _models: dict[str, Any] = {}
+_inputs: dict[str, Callable[[Any], Any]] = {}
 _stores: list[EnvStore] = []
 _model_stores: list[ModelStore] = []
 
@@ -113,6 +114,29 @@ def add_model_store(store: ModelStore) -> None:
         _model_stores.append(store)
     for name, model in _models.items():
         store.put(name, model)
+
+
+def register_input(name: str, creator: Callable[[Any], Any]) -> None:
+    """Makes `input=name` read experience with a reader of the user's.
+
+    The name is known in this process; rollout workers get what it stands for with their config. "module:Class" needs no
+    registering and works in every process.
+
+    Args:
+        name: the name that configs and the command line use; goes before a file or folder of that name.
+        creator: takes a `polylib.offline.IOContext`, returns a `polylib.offline.InputReader`.
+
+    Raises:
+        ConfigTypeError: if `creator` isn't callable.
+    """
+    if not callable(creator):
+        raise ConfigTypeError(f"register_input({name!r}): the creator must be callable, got {creator!r}")
+    _inputs[name] = creator
+
+
+def registered_input(name: Any) -> Callable[[Any], Any] | None:
+    """What an input was registered as, or None."""
+    return _inputs.get(name) if isinstance(name, str) else None
 
 
 def registered_model(name: Any) -> Any:

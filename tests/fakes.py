@@ -298,7 +298,7 @@ class FakePolicy:
     def get_initial_state(self) -> list[np.ndarray]:
         return []
 
-    def act(self, inputs: dict[str, Any], explore: bool | None = None) -> ActionOutput:
+    def act(self, inputs: dict[str, Any], explore: bool | None = None, extras: bool = True) -> ActionOutput:
         assert list(inputs) == ["obs"], list(inputs)
         obs = self._check(inputs["obs"])
         self.calls["act"] += 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import tree
 from modes import MODES, has
 
 from polylib.algorithms.registry import get_config_class, get_objective_class
@@ -38,12 +39,18 @@ SMALL: dict[str, dict[str, Any]] = {
     "SAC": {"q_model_config": _SMALL, "policy_model_config": _SMALL},
     "DDPG": {"actor_hiddens": [4], "critic_hiddens": [4]},
     "TD3": {"actor_hiddens": [4], "critic_hiddens": [4]},
+    "CQL": {"q_model_config": _SMALL, "policy_model_config": _SMALL, "num_actions": 2},
+    "CRR": {"actor_hiddens": [4], "critic_hiddens": [4]},
+    "IQL": {"actor_hiddens": [4], "critic_hiddens": [4]},
     "A2C": {"model": _SMALL},
     "PG": {"model": _SMALL},
     "PPO": {"model": _SMALL},
+    "BC": {"model": _SMALL},
+    "MARWIL": {"model": _SMALL},
 }
-#: For A2C and PG, whose networks may have state.
+#: For A2C, PG, BC and MARWIL, whose networks may have state.
 LSTM = {"model": _LSTM}
+#: For DDPG, TD3, CRR and IQL.
 TANH = {"actor_hidden_activation": "tanh", "critic_hidden_activation": "tanh"}
 
 
@@ -127,6 +134,32 @@ def setting(spec: PolicySpec, size: int = 12) -> tuple[dict[str, np.ndarray], di
     return weights, batch
 
 
+class Held:
+    """`numpy_ops`, whose `stop_gradient` holds what it was given first: central differences don't go through it."""
+
+    def __init__(self) -> None:
+        self._held: list[Any] = []
+        self._next: int | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(numpy_ops, name)
+
+    def again(self) -> Held:
+        """The same calls once more, for other weights."""
+        self._next = 0
+        return self
+
+    def stop_gradient(self, x: Any) -> Any:
+        if self._next is None:
+            self._held.append(np.copy(x))
+            return x
+        self._next += 1
+        return self._held[self._next - 1]
+
+    def no_gradient(self, compute: Any) -> Any:
+        return tree.map_structure(self.stop_gradient, compute())
+
+
 class Oracle:
     """Losses of an objective on NumPy, in float64.
 
@@ -149,13 +182,14 @@ class Oracle:
         self.noise = {name: wide(x) for name, x in noise.items()}
         self.c = self.objective.coefficients()
 
-    def losses(self) -> Any:
+    def losses(self, ops: Any = numpy_ops) -> Any:
         nets = {name: NumpyNetwork(spec, self.weights) for name, spec in self.specs.items()}
-        return self.objective.losses(numpy_ops, nets, self.batch, self.noise, self.c, True)
+        return self.objective.losses(ops, nets, self.batch, self.noise, self.c, True)
 
     def gradients(self, step: float = 1e-6) -> dict[str, np.ndarray]:
         """Central differences: of each group's loss by the weights of that group's networks."""
-        found = {}
+        found, held = {}, Held()
+        self.losses(held)
         for name, group in self.objective.groups().items():
             keys = [key for net in group.networks for key in self.specs[net].shapes()]
             for key in keys:
@@ -165,7 +199,7 @@ class Oracle:
                     kept, ends = w[index], []
                     for sign in (1, -1):
                         w[index] = kept + sign * step
-                        ends.append(self.losses()[0][name])
+                        ends.append(self.losses(held.again())[0][name])
                     w[index] = kept
                     found[key][index] = (ends[0] - ends[1]) / (2 * step)
         return found

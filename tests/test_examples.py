@@ -12,7 +12,8 @@ from modes import has
 KERAS = {"custom_keras_model", "custom_keras_batchnorm", "pretrained_keras_trunk"}
 CUSTOM = {"custom_loss_tf", "custom_loss_torch", "custom_action_dist"}
 EXAMPLES = Path(__file__).parents[1] / "examples"
-NAMES = {"getting_started", "callbacks_and_traces", "custom_env", "tune_sweep", "custom_torch_model", *CUSTOM, *KERAS}
+PLAIN = {"getting_started", "callbacks_and_traces", "custom_env", "tune_sweep", "custom_torch_model", "offline"}
+NAMES = {*PLAIN, *CUSTOM, *KERAS}
 
 
 def load(name):
@@ -40,6 +41,17 @@ def test_callbacks_and_traces(tmp_path, capsys):
     assert 0 < metrics["angle_min"] <= metrics["angle_mean"] <= metrics["angle_max"] < 0.3
     assert "SampleBatch(200:" in capsys.readouterr().out
     assert len(list(tmp_path.glob("output-*_worker-0_0.json"))) == 1
+
+
+@pytest.mark.skipif(not has("torch") and not has("tf"), reason="needs a framework")
+def test_offline(tmp_path, capsys):
+    """Recorded in one framework, learnt in the other."""
+    frameworks = ("torch" if has("torch") else "tf", "tf" if has("tf") else "torch")
+    args = ["--traces", str(tmp_path), "--record", frameworks[0], "--learn", frameworks[1]]
+    found = load("offline").main([*args, "--iterations", "1", "--batch", "1000"])
+    assert set(found) == {"PPO", "BC", "DQN"} and min(found.values()) > 8
+    out = capsys.readouterr().out
+    assert "BC    10000 rows read" in out and "DQN    1000 rows read" in out
 
 
 def test_custom_env_is_solved():

@@ -80,6 +80,7 @@ PACKAGES = {
     "cv2": ["polylib/env/*", "polylib/models/preprocessors.py"],
     "lz4": ["polylib/offline/*"],
     "pybase64": ["polylib/offline/*"],
+    "fsspec": ["polylib/offline/sources.py"],
     "moviepy": ["polylib/env/*", "polylib/evaluation/*", "polylib/cli/*"],
     "pyinstrument": ["polylib/profiling.py"],
     "pytest": ["polylib/policy/testing.py"],

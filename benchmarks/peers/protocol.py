@@ -116,6 +116,15 @@ def transitions(rows: int) -> dict[str, Any]:
     }
 
 
+def json_traces(folder: str, lines: int, rows: int) -> None:
+    """A file of such transitions as JSON lines, plain lists, in the layout that RLlib writes and polylib reads."""
+    columns = {name: column.tolist() for name, column in transitions(lines * rows).items()}
+    with open(os.path.join(folder, "output-0.json"), "w") as file:
+        for start in range(0, lines * rows, rows):
+            record = {name: column[start : start + rows] for name, column in columns.items()}
+            file.write(json.dumps({"type": "SampleBatch", **record}) + "\n")
+
+
 class TimeToReward(Case):
     """Trains until the mean return of the last 100 training episodes is `goal`; a window is one training.
 

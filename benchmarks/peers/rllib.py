@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import sys
+import tempfile
 import time
 from typing import Any
 
-from protocol import Calls, Case, ImportTime, Memory, TimeToReward, resident_mb, serve, transitions
+from protocol import Calls, Case, ImportTime, Memory, TimeToReward, json_traces, resident_mb, serve, transitions
 
 ENV = "CartPole-v1"
 
@@ -289,6 +290,45 @@ class Replay(Case):
         self.window = Calls(call, rows).window  # type: ignore[method-assign]
 
 
+class BC(Case):
+    """Training steps of behavioural cloning; what is counted are rows."""
+
+    def __init__(self, mode: str, lines: int, line: int, rows: int, updates: int) -> None:
+        from ray.rllib.algorithms.bc import BCConfig
+
+        self.folder = tempfile.TemporaryDirectory()
+        json_traces(self.folder.name, lines, line)
+        start_ray(0)
+        framework = config(mode)  # sets threads and eager execution, too
+        self.algo = (
+            BCConfig()
+            .api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
+            .environment("CartPole-v1")
+            .framework(framework.framework_str, eager_tracing=framework.eager_tracing)
+            .offline_data(input_=self.folder.name)
+            .env_runners(num_env_runners=0, rollout_fragment_length=rows)
+            .training(train_batch_size=rows)
+            .resources(num_gpus=0)
+            .debugging(log_level="ERROR", seed=0)
+            .build_algo()
+        )
+        self.updates = updates
+
+    def window(self, n: int, k: int) -> tuple[float, float]:
+        before = self.algo._counters["num_env_steps_sampled"]
+        start = time.perf_counter()
+        for _ in range(n * self.updates):
+            self.algo.training_step()
+        return time.perf_counter() - start, self.algo._counters["num_env_steps_sampled"] - before
+
+    def close(self) -> None:
+        import ray
+
+        self.algo.stop()
+        ray.shutdown()
+        self.folder.cleanup()
+
+
 def imports(mode: str) -> Case:
     return ImportTime("from ray.rllib.algorithms.ppo import PPOConfig")
 
@@ -305,6 +345,7 @@ if __name__ == "__main__":
             "replay": Replay,
             "train": Train,
             "build": Build,
+            "bc": BC,
             "driver_memory": DriverMemory,
             "worker_memory": WorkerMemory,
             "reward": Reward,

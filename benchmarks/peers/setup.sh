@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the virtual environments of the libraries that polylib is measured against, and one that draws the picture.
 #
-#   benchmarks/peers/setup.sh [rllib] [rllib26] [sb3] [plot]      all if none is named
+#   benchmarks/peers/setup.sh [rllib] [rllib26] [sb3] [ope] [plot]      all if none is named
 #
 # They go into $POLYLIB_PEERS (default ~/.cache/polylib-peers), outside the repository. What is there already is kept;
 # delete a folder to make it anew. $PYTHON is the Python that makes them: 3.11, which the versions below were tried with.
@@ -30,7 +30,7 @@ make_env() {
     touch "$home/.complete"
 }
 
-[ $# -gt 0 ] || set -- rllib rllib26 sb3 plot
+[ $# -gt 0 ] || set -- rllib rllib26 sb3 ope plot
 for name in "$@"; do
     case "$name" in
         # RLlib's old stack needs Keras 2 (tf_keras) for tf and tf2, and lz4 for its compressed columns.
@@ -40,8 +40,13 @@ for name in "$@"; do
         rllib26) make_env rllib26 "torch==2.13.0" \
             "ray[rllib]==2.6.0 tensorflow==2.13.1 tensorflow-probability==0.21.0 numpy<2 pandas<2.1 pyarrow<13 pydantic<2
             typer<0.10 click<8.2 setuptools<70" "typing_extensions==4.12.2" ;; # torch needs it, TensorFlow doesn't mind
-        sb3) make_env sb3 "torch==2.13.0" "stable-baselines3==2.9.*" ;;
+        sb3) make_env sb3 "torch==2.13.0" "stable-baselines3==2.9.* box2d==2.3.10 pygame-ce==2.5.8" ;;
+        # Both ask for older Pythons and packages than they need for their estimators, so they go in last and alone.
+        ope) make_env ope "torch==2.13.0" \
+            "numpy<2 scipy<1.15 pandas<2.3 scikit-learn<1.6 matplotlib<3.11 seaborn pyyaml tqdm" \
+            "d3rlpy==2.0.4 gym pytorch-revgrad==0.2.0 hydra-core" \
+            "--no-deps --ignore-requires-python obp==0.5.7 scope-rl==0.2.1" ;;
         plot) make_env plot "matplotlib>=3.9,<4" ;;
-        *) echo "unknown peer '$name': rllib, rllib26, sb3 or plot" >&2; exit 2 ;;
+        *) echo "unknown peer '$name': rllib, rllib26, sb3, ope or plot" >&2; exit 2 ;;
     esac
 done

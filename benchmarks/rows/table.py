@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rows import acting, learning, networks, off_policy, replay, sampling, starting, traces
+from rows import acting, learning, networks, off_policy, offline, replay, sampling, starting, traces
 from rows.spec import Row
 
 ROWS: list[Row] = [
@@ -12,6 +12,7 @@ ROWS: list[Row] = [
     *networks.ROWS,
     *replay.ROWS,
     *off_policy.ROWS,
+    *offline.ROWS,
     *traces.ROWS,
     *starting.ROWS,
 ]

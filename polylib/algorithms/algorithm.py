@@ -6,19 +6,21 @@ import copy
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.algorithms.checkpointing import restore_algorithm, save_algorithm, stored_config
-from polylib.algorithms.evaluation import Evaluation, check_evaluation
+from polylib.algorithms.evaluation import Evaluation, check_evaluation, evaluation_config
 from polylib.algorithms.registry import get_algorithm_class
 from polylib.algorithms.trainable import TrainableAdapter
 from polylib.callbacks import make_callbacks
 from polylib.checkpoints import CheckpointError, checkpoint_folder, read_header
 from polylib.errors import ConfigError, ConfigTypeError, UnknownKeyError, WorkerError
 from polylib.evaluation.metrics import EpisodeMetrics, EpisodeSummary
+from polylib.evaluation.offline_input import reads
+from polylib.evaluation.offline_spaces import offline_spaces
 from polylib.evaluation.worker_set import WorkerSet
 from polylib.models.spaces import flatten, is_nested, unflatten
 from polylib.policy.checkpoint import save_policy
@@ -95,13 +97,20 @@ class Algorithm(TrainableAdapter):
             resolved = self.get_default_config().update_from_dict(config)
         if self._given_env is not None:
             resolved.environment(self._given_env)
-        if resolved["env"] is None and None in (resolved["observation_space"], resolved["action_space"]):
+        from_files = reads(resolved["input"])
+        unknown = None in (resolved["observation_space"], resolved["action_space"])
+        if resolved["env"] is None and unknown and not from_files:
             raise ConfigError(
                 "config key 'env': no environment given; use .environment('CartPole-v1') or {'env': 'CartPole-v1'}, "
                 "or give observation_space and action_space for an algorithm that doesn't sample"
+                + (", or recorded experience to learn from: .offline_data(input_='traces/')" if resolved.reads_files else "")
             )
         resolved.validate()
         check_evaluation(resolved)
+        if from_files:
+            spaces = offline_spaces(resolved, evaluation_config(resolved))
+            known = dict(zip(("observation_space", "action_space"), spaces, strict=True))
+            resolved.update_from_dict(known, source="input")
         resolved.freeze()
         self.config = resolved
         logging.getLogger("polylib").setLevel(_LOG_LEVELS[resolved["log_level"]])
@@ -191,15 +200,13 @@ class Algorithm(TrainableAdapter):
         start = time.perf_counter()
         before, self._timers = dict(self._counters), defaultdict(float)
         config = self.config
+        least = config["min_sample_timesteps_per_iteration"], config["min_train_timesteps_per_iteration"]
+        seconds = config["min_time_s_per_iteration"] or 0.0
         while True:
             learner = self.training_step()
             sampled = self._counters["num_env_steps_sampled"] - before.get("num_env_steps_sampled", 0)
             trained = self._counters["num_env_steps_trained"] - before.get("num_env_steps_trained", 0)
-            if (
-                sampled >= config["min_sample_timesteps_per_iteration"]
-                and trained >= config["min_train_timesteps_per_iteration"]
-                and time.perf_counter() - start >= (config["min_time_s_per_iteration"] or 0.0)
-            ):
+            if sampled >= least[0] and trained >= least[1] and time.perf_counter() - start >= seconds:
                 break
         acting = self.workers.local_worker().pop_act_s()
         if acting:
@@ -228,13 +235,9 @@ class Algorithm(TrainableAdapter):
             "timers": timers,
         }
 
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._timers[name] = self._timers.get(name, 0.0) + time.perf_counter() - start
+    def _timed(self, name: str) -> _Timed:
+        """A block whose seconds are added to a timer."""
+        return _Timed(self._timers, name)
 
     def _count(self, what: str, env_steps: int, agent_steps: int) -> None:
         """Counts steps that were "sampled" or "trained"."""
@@ -466,6 +469,21 @@ class Algorithm(TrainableAdapter):
     def __repr__(self) -> str:
         env = self.config["env"] if isinstance(self.config, AlgorithmConfig) else None
         return f"{type(self).__name__}(env={env!r}, iteration={self.iteration})"
+
+
+class _Timed:
+    """Adds a block's seconds to `timers[name]`; a class, since it stands around each part of each update."""
+
+    __slots__ = ("_name", "_start", "_timers")
+
+    def __init__(self, timers: dict[str, float], name: str) -> None:
+        self._timers, self._name = timers, name
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *exception: object) -> None:
+        self._timers[self._name] = self._timers.get(self._name, 0.0) + time.perf_counter() - self._start
 
 
 def _side_by_side(space: Any, values: list[Any]) -> Any:

@@ -107,6 +107,7 @@ class AlgorithmConfig:
     Attributes:
         algo_name: the algorithm's registered name.
         supported_frameworks: frameworks that have a backend for it.
+        reads_files: whether it can learn from recorded experience (`input`).
         options: rows of the algorithm's own keys.
         defaults: the algorithm's own defaults for common keys.
         sources: where each set key's value came from (`"code"`, `"--config"`, ...).
@@ -114,6 +115,7 @@ class AlgorithmConfig:
 
     algo_name: ClassVar[str] = ""
     supported_frameworks: ClassVar[tuple[str, ...]] = ("tf", "tf2", "torch")
+    reads_files: ClassVar[bool] = False
     options: ClassVar[tuple[Option, ...]] = ()
     defaults: ClassVar[dict[str, Any]] = {}
 
@@ -386,6 +388,13 @@ class AlgorithmConfig:
         for key, value in {**self._values, **nested}.items():
             if is_search_space(value):
                 raise ConfigError(f"config key {key!r} is a Tune search space: run it with tune.Tuner, not build()")
+        if self["input"] != "sampler" and not self.reads_files:
+            from polylib.algorithms.registry import names_that_read_files
+
+            raise ConfigError(
+                f"config key 'input': {self.algo_name} learns from what its own policy has just done, and can't learn "
+                f"from recorded experience; these can: {', '.join(names_that_read_files())}"
+            )
         framework, traced = self["framework"], self["eager_tracing"]
         if self["tf_xla"] and (framework == "torch" or (framework == "tf2" and not traced)):
             raise ConfigError("config key 'tf_xla': XLA compiles framework 'tf', or 'tf2' with eager_tracing=True")

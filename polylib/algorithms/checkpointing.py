@@ -273,4 +273,8 @@ def _restore_workers(algo: Algorithm, folder: Path, states: Sequence[tuple[dict[
         what = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"checkpoint {folder}: workers/*.json are damaged: {what}") from None
     if not all(resumed):
-        logger.info("checkpoint %s: environments can't be brought back to where they were: episodes start anew", folder)
+        if algo.config["input"] == "sampler":
+            what = "environments can't be brought back to where they were: episodes start anew"
+        else:
+            what = "the input can't be read from where it was, or its environments: reading starts at the beginning"
+        logger.info("checkpoint %s: %s", folder, what)

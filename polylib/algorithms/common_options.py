@@ -13,7 +13,9 @@ from polylib.algorithms.options import (
     callbacks,
     checked,
     choice,
+    estimation_methods,
     function,
+    initializer,
     integer,
     mapping,
     names,
@@ -46,13 +48,32 @@ _ACTIVATIONS = ("tanh", "relu", "elu", "silu", "swish", "gelu", "sigmoid", "soft
 MODEL_OPTIONS = (
     Option("fcnet_hiddens", "model", [256, 256], sizes(), "Sizes of the fully connected hidden layers."),
     Option("fcnet_activation", "model", "tanh", choice(*_ACTIVATIONS), "Activation of the hidden layers."),
+    Option(
+        "fcnet_weights_initializer",
+        "model",
+        None,
+        initializer(),
+        "First weights of the hidden layers: normc (also None), orthogonal, xavier_uniform, xavier_normal, he_uniform, "
+        "he_normal or normal; biases start at 0.",
+    ),
+    Option(
+        "fcnet_weights_initializer_config",
+        "model",
+        {},
+        mapping(),
+        "Its scale: {'gain': 1.414} ({'std': 1.0} for normc and normal).",
+    ),
     Option("vf_share_layers", "model", False, boolean(), "Policy and value function share the hidden layers."),
     Option("free_log_std", "model", False, boolean(), "Log-std as a free variable, not a network output."),
     Option("no_final_linear", "model", False, boolean(), "The last hidden layer is the output."),
     Option("conv_filters", "model", None, anything(), "Convolutions as [channels, kernel, stride]."),
     Option("conv_activation", "model", "relu", choice(*_ACTIVATIONS), "Activation of convolutions."),
-    Option("post_fcnet_hiddens", "model", [], sizes(), "Layers after the convolutions."),
+    Option("post_fcnet_hiddens", "model", [], sizes(), "Layers after `fcnet_hiddens` and the convolutions."),
     Option("post_fcnet_activation", "model", "relu", choice(*_ACTIVATIONS), "Their activation."),
+    Option(
+        "post_fcnet_weights_initializer", "model", None, initializer(), "First weights of those layers."
+    ),
+    Option("post_fcnet_weights_initializer_config", "model", {}, mapping(), "Its scale."),
     Option("use_lstm", "model", False, boolean(), "Wrap the network with an LSTM."),
     Option("use_gru", "model", False, boolean(), "Wrap the network with a GRU."),
     Option("max_seq_len", "model", 20, integer(1), "Longest sequence a recurrent loss sees."),
@@ -291,17 +312,52 @@ COMMON_OPTIONS = (
         boolean(),
         "Repeat the last evaluation in results of iterations that didn't evaluate.",
     ),
-    Option("off_policy_estimation_methods", "evaluation", {}, mapping(), "Off-policy estimators.", built=False),
-    Option("ope_split_batch_by_episode", "evaluation", True, boolean(), "Estimate per episode.", built=False),
+    Option(
+        "off_policy_estimation_methods",
+        "evaluation",
+        {},
+        estimation_methods(),
+        "Estimates of the return from recorded episodes (evaluation_config's input, or input): {name: {'type': 'is', "
+        "'wis', 'pdis', 'wpdis', 'dm' or 'dr'}}; see docs/offline.md.",
+    ),
+    Option(
+        "ope_split_batch_by_episode",
+        "evaluation",
+        True,
+        boolean(),
+        "False: these estimates take each recorded row for an episode of its own.",
+    ),
     # --- exploration
     Option("explore", "exploration", True, boolean(), "Sample actions; False: take the most likely one."),
     Option("exploration_config", "exploration", {"type": "StochasticSampling"}, mapping(), "How: `type` and its keys."),
     # --- offline data
-    Option("input", "offline_data", "sampler", anything(), "Where experiences come from.", ("input_",), built=False),
-    Option("input_config", "offline_data", {}, mapping(), "Settings of the input.", built=False),
-    Option("actions_in_input_normalized", "offline_data", False, boolean(), "Actions are in [-1, 1].", built=False),
-    Option("postprocess_inputs", "offline_data", False, boolean(), "Postprocess what is read.", built=False),
-    Option("shuffle_buffer_size", "offline_data", 0, integer(0), "Rows shuffled.", built=False),
+    Option(
+        "input",
+        "offline_data",
+        "sampler",
+        anything(),
+        "Where experiences come from: 'sampler' (the environment), a file, folder, pattern or list of them, a mix "
+        "{source: share}, a name of register_input, or f(IOContext) -> reader.",
+        ("input_",),
+    ),
+    Option("input_config", "offline_data", {}, mapping(), "Settings of the input: see docs/offline.md."),
+    Option(
+        "actions_in_input_normalized",
+        "offline_data",
+        False,
+        boolean(),
+        "The files' Box actions are in [-1, 1], as RLlib writes them, and not in the environment's units.",
+    ),
+    Option(
+        "postprocess_inputs",
+        "offline_data",
+        False,
+        boolean(),
+        "Postprocess what is read as what is sampled, also where the algorithm could do without.",
+    ),
+    Option(
+        "shuffle_buffer_size", "offline_data", 0, integer(0), "Rows read ahead and handed out in random order; 0: none."
+    ),
     Option(
         "output",
         "offline_data",

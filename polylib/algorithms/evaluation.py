@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.errors import ConfigError, ConfigTypeError
 from polylib.evaluation.metrics import EpisodeMetrics, summarize_episodes
+from polylib.evaluation.off_policy import OffPolicyEvaluation, check_methods
 from polylib.evaluation.worker_set import WorkerSet
 
 if TYPE_CHECKING:
@@ -24,8 +25,12 @@ def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
     defaults["update_worker_filter_stats"] = True  # they see what the policy that is evaluated was trained on
     if config["vectorization_mode"] == "auto":
         defaults["vectorization_mode"] = "sync"  # where every episode has a seed of its own
+    # What an algorithm evaluates with by itself (DQN: greedily) holds unless the user says otherwise key by key.
+    given = {**(config.defaults.get("evaluation_config") or {}), **(config["evaluation_config"] or {})}
+    given = {key: value for key, value in given.items() if key not in ("input", "input_")}
     try:
-        return config.copy().update_from_dict({**defaults, **(config["evaluation_config"] or {})})
+        # They run episodes, whatever is learnt from.
+        return config.copy().update_from_dict({**defaults, **given, "input": "sampler"})
     except ConfigError as error:
         raise type(error)(f"config key 'evaluation_config': {error}") from None
 
@@ -45,7 +50,14 @@ def check_evaluation(config: AlgorithmConfig) -> None:
             "config key 'evaluation_duration': 'auto' means as long as training takes, so it needs "
             "evaluation_parallel_to_training=True"
         )
-    evaluation_config(config)
+    check_methods(config)
+    own = evaluation_config(config)
+    others = config["custom_evaluation_function"] or config["off_policy_estimation_methods"]
+    if config["evaluation_interval"] and own["env"] is None and not others:
+        raise ConfigError(
+            "config key 'evaluation_interval': there is no environment to evaluate in; name one, as "
+            "{'evaluation_config': {'env': 'CartPole-v1'}} or --env CartPole-v1, or leave evaluation_interval out"
+        )
 
 
 class Evaluation:
@@ -60,6 +72,9 @@ class Evaluation:
         self.config = evaluation_config(algorithm.config)
         self.config.freeze()
         self.workers = WorkerSet(self.config, algorithm.get_default_policy_class(self.config))
+        self.off_policy: OffPolicyEvaluation | None = None
+        if algorithm.config["off_policy_estimation_methods"]:
+            self.off_policy = OffPolicyEvaluation(algorithm.config, algorithm.workers.local_worker().get_policy)
 
     def start(self, seconds: float | None = None) -> Callable[[], dict[str, Any]]:
         """Hands over the current weights and begins to evaluate them.
@@ -78,6 +93,9 @@ class Evaluation:
         custom = config["custom_evaluation_function"]
         if custom is not None:
             return lambda: self._finished(_checked(custom(algorithm, workers)))
+        if self.config["env"] is None and self.off_policy is not None:
+            found = self._estimates()  # all there is to say
+            return lambda: self._finished(found)
         duration, unit = config["evaluation_duration"], config["evaluation_duration_unit"]
         amount = None if duration == "auto" else duration
         wait = workers.start_evaluation(
@@ -86,7 +104,12 @@ class Evaluation:
             self.config["seed"],
             None if amount is not None else max(seconds or 0.0, 0.1),
         )
-        return lambda: self._finished(self._results(wait()))
+        estimates = self._estimates()  # now: where training goes on in parallel, weights are others when episodes end
+        return lambda: self._finished({**self._results(wait()), **estimates})
+
+    def _estimates(self) -> dict[str, Any]:
+        """What off-policy estimators make of recorded episodes, under `off_policy_estimator`."""
+        return {} if self.off_policy is None else {"off_policy_estimator": self.off_policy.run()}
 
     def _results(self, episodes: list[EpisodeMetrics]) -> dict[str, Any]:
         summary = summarize_episodes(episodes, self.config["keep_per_episode_custom_metrics"])

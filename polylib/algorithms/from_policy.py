@@ -47,6 +47,7 @@ class PolicyAlgorithmConfig(AlgorithmConfig):
             aliases=("shuffle_batch_per_epoch",),
         ),
     )
+    reads_files: ClassVar[bool] = True  # whether its loss may is up to who wrote it
     defaults: ClassVar[dict[str, Any]] = {"rollout_fragment_length": "auto"}
     first_values: ClassVar[dict[str, Any]] = {}
 

@@ -30,10 +30,14 @@ class OffPolicyAlgorithm(Algorithm):
     def setup(self, config: dict[str, Any]) -> None:
         """Builds workers and the buffer."""
         super().setup(config)
-        self.replay = make_replay_buffer(self.config.replay_settings(), self.config["seed"])
+        own = self.config
+        self.replay = make_replay_buffer(own.replay_settings(), own["seed"])
         self._credit = 0.0  # rows that training_intensity still allows to train
-        self._start = self.config["num_steps_sampled_before_learning_starts"]  # steps after which learning starts
+        self._start = own["num_steps_sampled_before_learning_starts"]  # steps after which learning starts
         self._learner_info: dict[str, Any] = {}
+        # What every step asks for; looking it up in the config takes longer than what follows from it.
+        self._items = self._batch_items()
+        self._intensity, self._target_every = own["training_intensity"], own["target_network_update_freq"]
 
     def training_step(self) -> dict[str, Any]:
         """One round of sampling, and as many updates as it pays for."""
@@ -48,7 +52,7 @@ class OffPolicyAlgorithm(Algorithm):
                 self.replay.add(batch)
         sampled = self._counters["num_env_steps_sampled"]
         policy.set_timestep(sampled)
-        if sampled >= self._start and len(self.replay) >= self._batch_items():
+        if sampled >= self._start and len(self.replay) >= self._items:
             updates = self._updates_due(rows)
             for _ in range(updates):
                 self._update(policy, sampled)
@@ -67,10 +71,9 @@ class OffPolicyAlgorithm(Algorithm):
         return max(1, size // (self.replay.sequence_length or size))
 
     def _updates_due(self, rows: int) -> int:
-        intensity = self.config["training_intensity"]
-        if intensity is None:
+        if self._intensity is None:
             return 1
-        self._credit += rows * intensity
+        self._credit += rows * self._intensity
         updates = int(self._credit // self.config["train_batch_size"])
         self._credit -= updates * self.config["train_batch_size"]
         return updates
@@ -80,9 +83,9 @@ class OffPolicyAlgorithm(Algorithm):
         with self._timed("replay_sample"):
             batch: Any
             if isinstance(self.replay, SequenceReplayBuffer):
-                batch = self.replay.sample_rows(self._batch_items(), timestep=sampled)
+                batch = self.replay.sample_rows(self._items, timestep=sampled)
             else:
-                batch = self.replay.sample(self._batch_items(), timestep=sampled)
+                batch = self.replay.sample(self._items, timestep=sampled)
         extra: dict[str, Any] = {}
         self.callbacks.call("on_learn_on_batch", policy=policy, train_batch=batch, result=extra)
         self._before_update(policy)
@@ -99,8 +102,9 @@ class OffPolicyAlgorithm(Algorithm):
         self._count("trained", rows, rows)
         with self._timed("replay_update"):
             self._after_update(batch, info)
-        with self._timed("update_target"):
-            self._move_targets(policy, sampled)
+        if self._target_every:  # otherwise every update moves them by itself
+            with self._timed("update_target"):
+                self._move_targets(policy, sampled)
         self._learner_info = {
             "learner_stats": info["learner_stats"],
             "num_grad_updates_lifetime": policy.num_updates,
@@ -114,16 +118,14 @@ class OffPolicyAlgorithm(Algorithm):
         """New priorities from TD errors."""
         if not self.replay.prioritized or "rows" not in info:
             return
-        errors = np.abs(info["rows"]["td_error"])
+        errors = info["rows"]["td_error"]
         if isinstance(self.replay, SequenceReplayBuffer):
             errors = sequence_priorities(errors, batch["seq_lens"], batch["burn_in"])
         self.replay.update_priorities(batch["batch_indexes"], errors)
 
     def _move_targets(self, policy: Policy, sampled: int) -> None:
         """Moves the targets every `target_network_update_freq` environment steps."""
-        if not self.config["target_network_update_freq"]:
-            return  # every update moves them by itself
-        if sampled - self._counters["last_target_update_ts"] >= self.config["target_network_update_freq"]:
+        if sampled - self._counters["last_target_update_ts"] >= self._target_every:
             policy.update_target(self.config["tau"])
             self._counters["last_target_update_ts"] = sampled
             self._counters["num_target_updates"] += 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polylib.callbacks import callback_classes
+from polylib.models.initializers import canonical
 from polylib.schedules import make_schedule
 
 Check = Callable[[Any], Any]
@@ -123,6 +124,15 @@ def choice(*values: Any) -> Check:
     return check
 
 
+def initializer() -> Check:
+    """A name of `polylib.models.initializers.NAMED`, or None."""
+
+    def check(value: Any) -> str | None:
+        return canonical(value)
+
+    return check
+
+
 def mapping() -> Check:
     """A dict, copied."""
 
@@ -130,6 +140,24 @@ def mapping() -> Check:
         if not isinstance(value, Mapping):
             raise TypeError("a dict")
         return dict(value)
+
+    return check
+
+
+def estimation_methods() -> Check:
+    """`{name: {"type": ..., **settings}}`; polylib's own classes become names, which checkpoints keep."""
+
+    def named(value: Any) -> Any:
+        own = isinstance(value, type) and value.__module__.startswith("polylib.")
+        return f"{value.__module__}:{value.__qualname__}" if own else value
+
+    def check(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise TypeError("a dict {name: {'type': 'is', ...}}")
+        return {
+            str(name): {**method, "type": named(method.get("type"))} if isinstance(method, Mapping) else named(method)
+            for name, method in value.items()
+        }
 
     return check
 

@@ -56,6 +56,31 @@ _BUILT_IN = {
         "polylib.algorithms.dqn.dqn:SimpleQ",
         "polylib.algorithms.dqn.loss:DQNObjective",
     ),
+    "BC": (
+        "polylib.algorithms.bc.config:BCConfig",
+        "polylib.algorithms.bc.bc:BC",
+        "polylib.algorithms.marwil.loss:MARWILObjective",
+    ),
+    "MARWIL": (
+        "polylib.algorithms.marwil.config:MARWILConfig",
+        "polylib.algorithms.marwil.marwil:MARWIL",
+        "polylib.algorithms.marwil.loss:MARWILObjective",
+    ),
+    "CQL": (
+        "polylib.algorithms.cql.config:CQLConfig",
+        "polylib.algorithms.cql.cql:CQL",
+        "polylib.algorithms.cql.loss:CQLObjective",
+    ),
+    "CRR": (
+        "polylib.algorithms.crr.config:CRRConfig",
+        "polylib.algorithms.crr.crr:CRR",
+        "polylib.algorithms.crr.loss:CRRObjective",
+    ),
+    "IQL": (
+        "polylib.algorithms.iql.config:IQLConfig",
+        "polylib.algorithms.iql.iql:IQL",
+        "polylib.algorithms.iql.loss:IQLObjective",
+    ),
 }
 _registered: dict[str, tuple[Any, ...]] = {}
 _spelled: dict[str, str] = {}  # a name to the "module:Class" that somebody wrote for it
@@ -137,6 +162,11 @@ def get_policy_parts(
     if framework in chosen.supported_frameworks:
         chosen.framework(framework)
     return get_objective_class(name, chosen), config.to_dict()
+
+
+def names_that_read_files() -> list[str]:
+    """Names of the algorithms that learn from recorded experience."""
+    return [name for name in algorithm_names() if get_config_class(name).reads_files]
 
 
 def is_built_in(name: str) -> bool:

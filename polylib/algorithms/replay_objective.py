@@ -18,9 +18,7 @@ from polylib.policy.sample_batch import SampleBatch
 
 def huber(ops: Any, error: Array, threshold: float = 1.0) -> Array:
     """`0.5 e^2` up to the threshold, a straight line beyond (arXiv:1312.5602's error clipping)."""
-    size = ops.abs(error)
-    small = ops.minimum(size, threshold)
-    return 0.5 * ops.square(small) + threshold * (size - small)
+    return ops.huber(error, threshold)
 
 
 class ReplayObjective(Objective):
@@ -32,8 +30,8 @@ class ReplayObjective(Objective):
 
     columns = ("obs", "new_obs", "actions", "rewards", "terminateds", "discounts")
     optional_columns: tuple[str, ...] = ("weights",)
-    updates_often = True
-    needs_values = False
+    needs_values = needs_extras = False
+    postprocesses_inputs = True
     exploration: Exploration
     #: Whether every update moves the targets by `tau`, unless `target_network_update_freq` lets the algorithm do it.
     soft_targets = True
@@ -42,6 +40,11 @@ class ReplayObjective(Objective):
         super().__init__(spec)
         worker = (spec.stream, self.config.get("num_workers", 0))
         self.exploration = make_exploration(self.exploration_config(), spec.action_space, self.dist, worker)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """With more than one step."""
+        return int(self.config["n_step"]) > 1
 
     def exploration_config(self) -> Mapping[str, Any]:
         """The strategy and its keys."""
@@ -62,6 +65,13 @@ class ReplayObjective(Objective):
     def act_noise(self, rng: np.random.Generator, batch_size: int, explore: bool) -> np.ndarray:
         """The exploration's."""
         return self.exploration.noise(rng, batch_size, explore)
+
+    def choose_blindly(
+        self, inputs: Mapping[str, np.ndarray], noise: np.ndarray, c: Mapping[str, float]
+    ) -> dict[str, np.ndarray] | None:
+        """Random actions, where exploration takes them in every row."""
+        actions = self.exploration.at_random(noise, inputs.get("action_mask"), c)
+        return None if actions is None else {"actions": actions}
 
     def postprocess(self, fragment: Fragment) -> SampleBatch:
         """Folds `n_step` rewards into each row; `discounts` are each row's own `gamma^k`."""

@@ -31,12 +31,26 @@ REPLAY_OPTIONS: tuple[Option, ...] = (
     Option("store_buffer_in_checkpoints", "training", False, boolean(), "Keep the replay buffer in checkpoints."),
 )
 
+#: What differs where the rows come from files: nothing waits for an environment, and an iteration is as long as asked.
+OFFLINE_DEFAULTS: dict[str, Any] = {
+    "rollout_fragment_length": "auto",
+    "num_steps_sampled_before_learning_starts": 0,
+    "min_sample_timesteps_per_iteration": 0,
+    "min_train_timesteps_per_iteration": 100,
+    "min_time_s_per_iteration": 1,
+    "target_network_update_freq": 0,
+    "replay_buffer_config": {"type": "MultiAgentReplayBuffer", "capacity": 1_000_000},
+    "exploration_config": {"type": "StochasticSampling"},
+    "evaluation_config": {"explore": False},
+}
+
 
 class ReplayConfig(AlgorithmConfig):
     """Checks that all algorithms with a replay buffer share."""
 
     #: Whether the algorithm learns networks with state, from sequences.
     recurrent: ClassVar[bool] = False
+    reads_files: ClassVar[bool] = True
 
     def validate(self) -> None:
         """Checks keys against each other.
@@ -115,6 +129,8 @@ class ReplayConfig(AlgorithmConfig):
         return settings
 
     def get_rollout_fragment_length(self, num_envs: int | None = None) -> int:
-        """Steps per environment and sample call; `"auto"` is `n_step`."""
+        """Steps per environment and sample call; `"auto"` is `n_step`, of files as many rows as an update trains."""
         length = self["rollout_fragment_length"]
-        return self["n_step"] if length == "auto" else int(length)
+        if length == "auto" and self["input"] == "sampler":
+            return self["n_step"]
+        return super().get_rollout_fragment_length(num_envs)

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig, is_installed
+from polylib.algorithms.evaluation import check_evaluation
 from polylib.algorithms.options import is_search_space
 from polylib.algorithms.registry import algorithm_names, get_config_class
 from polylib.cli.checkpoints import CheckpointOptions
@@ -98,9 +99,23 @@ def experiments_of(line: CommandLine) -> list[Experiment]:
 
 def describe(config: AlgorithmConfig, mode: str) -> str:
     """`PPO on CartPole-v1, framework tf2 (traced), 0 workers`."""
-    envs = " or ".join(env_name(env) for env in choices(config["env"]) if env is not None) or "no environment"
+    envs = " or ".join(env_name(env) for env in choices(config["env"]) if env is not None)
+    if config["input"] != "sampler":
+        envs = f"{config['input']!r}" + (f" and {envs}" if envs else "")
+    envs = envs or "no environment"
     workers = " or ".join(str(number) for number in choices(config["num_workers"]))
     return f"{config.algo_name} on {envs}, framework {mode}, {workers} worker{'' if workers == '1' else 's'}"
+
+
+def source_name(config: AlgorithmConfig) -> str:
+    """A short name of what is learnt from, for folders: the environment, or else what is read."""
+    if config["env"] is not None:
+        return env_name(config["env"])
+    own = (config["evaluation_config"] or {}).get("env")
+    if own is not None:
+        return env_name(own)
+    source = config["input"]
+    return (Path(source.rstrip("/")).stem if isinstance(source, str) else "") or "offline"
 
 
 def short_path(path: str) -> str:
@@ -243,10 +258,11 @@ def _update(config: AlgorithmConfig, values: dict[str, Any], source: str) -> Non
 
 def _check(config: AlgorithmConfig, stored: Stored | None, env_needed: bool) -> None:
     """Raises a PolylibError if the run would fail for what can be seen without starting it."""
-    if config["env"] is None and env_needed:
+    if config["env"] is None and env_needed and config["input"] == "sampler":
         hint = stored.env_hint() if stored is not None else ""
-        raise UsageError("which environment? " + (hint or 'use --env NAME, or "env" in --config'))
-    for env in choices(config["env"]):
+        files = ', or "input" there: recorded experience to learn from' if config.reads_files else ""
+        raise UsageError("which environment? " + (hint or f'use --env NAME, or "env" in --config{files}'))
+    for env in [*choices(config["env"]), (config["evaluation_config"] or {}).get("env")]:
         if env is not None and not is_search_space(env):
             env_creator(env)
     if stored is not None:
@@ -255,6 +271,7 @@ def _check(config: AlgorithmConfig, stored: Stored | None, env_needed: bool) -> 
         if not any(is_search_space(v) for v in [*variant.to_dict().values(), *variant["model"].values()]):
             _check_model(variant)
             variant.validate()
+            check_evaluation(variant)
 
 
 def _check_model(config: AlgorithmConfig) -> None:
@@ -275,7 +292,7 @@ def _check_model(config: AlgorithmConfig) -> None:
 
 def _default_name(config: AlgorithmConfig) -> str:
     envs = choices(config["env"])
-    env = env_name(envs[0]) if len(envs) == 1 and envs[0] is not None else "grid"
+    env = env_name(envs[0]) if len(envs) == 1 and envs[0] is not None else "grid" if envs[1:] else source_name(config)
     safe = "".join(character if character.isalnum() or character in "-_." else "-" for character in env)
     return f"{config.algo_name}_{safe}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
 

@@ -15,7 +15,7 @@ from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCall
 from polylib.algorithms.algorithm_config import FRAMEWORK_PACKAGES
 from polylib.algorithms.registry import get_algorithm_class
 from polylib.cli.checkpoints import KeptCheckpoints
-from polylib.cli.experiment import Experiment
+from polylib.cli.experiment import Experiment, source_name
 from polylib.cli.interruption import Interrupted, Interruption, exit_status
 from polylib.cli.next_steps import print_best
 from polylib.cli.process import import_quietly
@@ -127,6 +127,6 @@ def _trial(experiment: Experiment) -> LocalTrial:
     trial_id = f"{uuid.uuid4().hex[:5]}_00000"
     config = experiment.config.to_dict()
     trial = LocalTrial(trial_id, config, "")
-    name = trial_name(experiment.config.algo_name, config["env"], trial)
+    name = trial_name(experiment.config.algo_name, config["env"] or source_name(experiment.config), trial)
     trial.local_path = str(Path(experiment.local_dir, experiment.name, name))
     return trial

@@ -13,7 +13,9 @@ from polylib.errors import did_you_mean
 COMMANDS = {
     "train": ("polylib.cli.train:train", "Trains an agent on an environment."),
     "evaluate": ("polylib.cli.evaluate:evaluate", "Runs episodes with the policy of a checkpoint."),
+    "trace": ("polylib.cli.trace:trace", "Looks at recorded episodes, as text or as a page for a browser."),
     "export": ("polylib.cli.export:export", "Writes the policy of a checkpoint for programs without polylib."),
+    "convert": ("polylib.cli.convert:convert", "Writes recorded episodes in another format."),
 }
 
 

@@ -30,8 +30,7 @@ class ResultTable:
             trial,
             _count(result.get("training_iteration")),
             _count(_timesteps(result)),
-            number(result.get("episode_reward_mean")),
-            number(result.get("episode_len_mean")),
+            *_episodes(result),
             duration(result.get("time_total_s")),
         )
 
@@ -45,7 +44,7 @@ def summary_line(trial: str, status: str, result: Mapping[str, Any], folder: str
     return (
         f"{trial}: {status} after {_count(result.get('training_iteration') or 0)} iterations, "
         f"{_count(_timesteps(result) or 0)} timesteps, {duration(result.get('time_total_s') or 0)}; "
-        f"reward {number(result.get('episode_reward_mean'))}; {short_path(folder)}"
+        f"{_reward_in_words(result)}; {short_path(folder)}"
     )
 
 
@@ -59,6 +58,19 @@ def duration(seconds: Any) -> str:
     if minutes < 100:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _episodes(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Mean reward and length; those of evaluation, marked so, where training runs no episodes."""
+    evaluation = result.get("evaluation")
+    if _is_number(result.get("episode_reward_mean")) or not isinstance(evaluation, Mapping):
+        return number(result.get("episode_reward_mean")), number(result.get("episode_len_mean"))
+    return f"ev {number(evaluation.get('episode_reward_mean'))}", number(evaluation.get("episode_len_mean"))
+
+
+def _reward_in_words(result: Mapping[str, Any]) -> str:
+    reward, _ = _episodes(result)
+    return f"evaluation's reward {reward[3:]}" if reward.startswith("ev ") else f"reward {reward}"
 
 
 def _timesteps(result: Mapping[str, Any]) -> Any:

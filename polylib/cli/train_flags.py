@@ -12,7 +12,8 @@ TRAIN_FLAGS = (
     Flag(
         "env",
         "What to train",
-        "The environment: a Gymnasium id or module:Class. It counts before the config's env.",
+        "The environment: a Gymnasium id or module:Class. It counts before the config's env. Where the config's input is "
+        "recorded experience, it is for evaluation and may be left out.",
         "NAME",
         ("e",),
     ),
@@ -131,6 +132,8 @@ Examples
   polylib train --algo DQN --env CartPole-v1 --stop '{"training_iteration": 30}'
   polylib train -a PPO -e Pendulum-v1 --framework torch -c '{"num_workers": 2, "lr": 0.001}' -s '{"time_total_s": 600}'
   polylib train -a PPO -e CartPole-v1 --model my_pkg.nets:my_net -c '{"model": {"custom_model_config": {"units": 64}}}'
+  polylib train -a BC --env CartPole-v1 -c '{"input": "FOLDER", "evaluation_interval": 10}' \
+      -s '{"evaluation/episode_reward_mean": 150}'
   polylib train --restore CHECKPOINT --config '{"lr": 1e-5}' --stop '{"training_iteration": 200}'
 
 Ctrl-C and SIGTERM wait for the end of the iteration, write a checkpoint and print the line that goes on from it; the

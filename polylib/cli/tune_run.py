@@ -13,7 +13,7 @@ from polylib.algorithms.registry import get_algorithm_class
 from polylib.algorithms.trainable import register_trainables
 from polylib.cli.checkpoints import Saved
 from polylib.cli.conductor import Conductor
-from polylib.cli.experiment import Experiment
+from polylib.cli.experiment import Experiment, source_name
 from polylib.cli.failures import explain, report
 from polylib.cli.interruption import Interrupted, Interruption
 from polylib.cli.next_steps import print_best
@@ -83,7 +83,7 @@ def _new(experiment: Experiment, conductor: Conductor, progress: ProgressLines) 
         tune_config=tune.TuneConfig(
             num_samples=experiment.num_samples,
             scheduler=conductor,
-            trial_name_creator=functools.partial(trial_name, config.algo_name, config["env"]),
+            trial_name_creator=functools.partial(trial_name, config.algo_name, config["env"] or source_name(config)),
         ),
         run_config=tune.RunConfig(
             name=experiment.name,

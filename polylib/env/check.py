@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from polylib.env.in_turn import InTurn
 from polylib.errors import BatchError, EnvError
 from polylib.models.networks import batch_dtype
 from polylib.models.spaces import flatten, leaves, unusable_rows
@@ -81,6 +82,7 @@ class VectorChecks:
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         self.space, self.num_envs = env.single_observation_space, env.num_envs
         self.spaces = leaves(self.space)
+        self._checked = isinstance(env, InTurn) and env.plain  # it fills arrays of its own
         self._expected = {
             name: ((env.num_envs, *(space.shape or ())), batch_dtype(space)) for name, space in self.spaces.items()
         }
@@ -105,6 +107,8 @@ class VectorChecks:
             expected = "(observations, rewards, terminations, truncations, infos)"
             raise EnvError(f"returned {_short(result)} from step(), expected {expected}")
         obs, rewards, terminations, truncations, infos = result
+        if self._checked:
+            return {"obs": obs}, rewards, terminations, truncations, infos
         return (
             self._obs(obs, "step"),
             self._row(rewards, "rewards", "number", "fiub"),

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from polylib.env.atari import check_native, is_native_atari, preprocess
 from polylib.env.check import check_env, one_line
 from polylib.env.envpool import adapt, is_envpool, make_pool
+from polylib.env.in_turn import InTurn
 from polylib.errors import EnvError
 from polylib.registry import EnvPoolMaker, env_creator, env_name, registered_creator
 
@@ -86,7 +87,6 @@ def make_vector_env(config: Any, worker_index: int = 0, seed: int | None = None)
         return first
     if not config["disable_env_checking"]:
         check_env(first, name, seed, worker_index)
-    # copy=False: the sampler copies observations into its columns anyway.
     made = [first, *(make(i) for i in range(1, count))]
     if len({id(env) for env in made}) < count:
         raise EnvError(
@@ -95,7 +95,7 @@ def make_vector_env(config: Any, worker_index: int = 0, seed: int | None = None)
         )
     try:
         makers = [functools.partial(_itself, env) for env in made]
-        return SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.DISABLED)
+        return InTurn(makers)
     except Exception as error:
         raise EnvError(
             f"environment {name!r}: {count} of it can't be stepped together: {type(error).__name__}: {one_line(error)}"

@@ -32,7 +32,7 @@ class Collector:
         self._spaces = spaces
         self.num_envs, self.capacity, self.size = num_envs, max(1, capacity), 0
         self.columns: Columns = {}
-        self.valid = np.ones((self.capacity, num_envs), np.bool_)
+        self.valid, self._all_valid = np.ones((self.capacity, num_envs), np.bool_), True
         # (row, env) -> what the network would have seen after an episode's last row: the true observation, ...
         self._last: dict[tuple[int, int], Columns] = {}
         self.carried: list[Columns] = [{} for _ in range(num_envs)]
@@ -61,15 +61,23 @@ class Collector:
             column = self.column(name, values.shape[1:], values.dtype)
         column[row] = values
 
+    def skip(self, row: int, valid: np.ndarray) -> None:
+        """Marks what is no step of the environments for which `valid: [N] bool` is false."""
+        self.valid[row], self._all_valid = valid, False
+
     def end_episode(self, row: int, env: int, last: Columns) -> None:
         """Notes what the network would see after an episode's last row: the true observation and more, by column."""
         self._last[row, env] = {name: np.array(x, self.columns[name].dtype) for name, x in last.items()}
 
     def clear(self) -> None:
         """Forgets everything collected, held back rows too."""
-        self.size, self._last = 0, {}
-        self.valid[:] = True
+        self._start_anew()
         self.carried = [{} for _ in range(self.num_envs)]
+
+    def _start_anew(self) -> None:
+        self.size, self._last = 0, {}
+        if not self._all_valid:
+            self.valid[:], self._all_valid = True, True
 
     def fragment(self, current: Columns, complete: bool, first_unroll_id: int) -> Fragment:
         """Hands out what was collected and starts anew.
@@ -83,8 +91,51 @@ class Collector:
         Returns:
             Rows by environment, in time order.
         """
+        if complete or not self._all_valid:
+            flat, ends, last = self._picked(current, complete)
+        else:
+            flat, ends, last = self._whole(current)
+        self._start_anew()
+        starts = [0, *ends[:-1]] if ends else []
+        rows = len(flat["rewards"]) if flat else 0
+        if len(ends) == 1:
+            flat["unroll_id"] = np.full(rows, first_unroll_id)
+        elif flat:
+            flat["unroll_id"] = np.repeat(first_unroll_id + np.arange(len(ends)), np.subtract(ends, starts))
+        flat, last = self._nested(flat), self._nested(last)
+        batch = SampleBatch.of_columns(flat, rows)
+        return Fragment(batch, np.array(starts, np.int64), np.array(ends, np.int64), last.pop("obs"), last_inputs=last)
+
+    def _whole(self, current: Columns) -> tuple[Columns, list[int], Columns]:
+        """All rows, where each is valid: columns, one past each segment's last row, and what comes after it."""
+        size, n, dtypes = self.size, self.num_envs, {name: self.columns[name].dtype for name in current}
+        # Copies: the preallocated columns are filled again.
+        if n == 1:
+            flat = {name: x[:size, 0].copy() for name, x in self.columns.items()}
+        else:
+            flat = {
+                name: x[:size].swapaxes(0, 1).copy().reshape(n * size, *x.shape[2:]) for name, x in self.columns.items()
+            }
+        if not self._last:  # no episode ended: each environment's rows are a segment
+            after = {name: np.array(x, dtypes[name]) for name, x in current.items()}
+            return flat, [size * (env + 1) for env in range(n)], after
+        ended: list[list[int]] = [[] for _ in range(n)]
+        for row, env in sorted(self._last):
+            ended[env].append(row)
+        ends: list[int] = []
+        last: list[Columns] = []
+        for env, rows in enumerate(ended):
+            ends += [size * env + row + 1 for row in rows]
+            last += [self._last[row, env] for row in rows]
+            if not rows or rows[-1] != size - 1:
+                ends.append(size * (env + 1))
+                last.append({name: np.array(x[env], dtypes[name]) for name, x in current.items()})
+        return flat, ends, {name: np.stack([x[name] for x in last]) for name in current}
+
+    def _picked(self, current: Columns, complete: bool) -> tuple[Columns, list[int], Columns]:
+        """The same of some rows: of those that are valid, and with `complete` of finished episodes only."""
         done = (self.columns["terminateds"] | self.columns["truncateds"])[: self.size]
-        pieces: list[list[Columns]] = []
+        pieces: list[Columns] = []
         ends: list[int] = []
         last: list[Columns] = []
         count = 0
@@ -108,20 +159,10 @@ class Collector:
             elif keep and (not len(finished) or finished[-1] != keep - 1):
                 ends.append(offset + keep)
                 last.append({name: np.array(x[env], self.columns[name].dtype) for name, x in current.items()})
-            pieces.append(parts)
+            pieces += parts
             count += sum(len(part["rewards"]) for part in parts)
-        flat = _joined([part for parts in pieces for part in parts])
-        self.size, self._last = 0, {}
-        self.valid[:] = True
-        stops = np.asarray(ends, np.int64)
-        starts = np.concatenate([[0], stops[:-1]]).astype(np.int64) if len(stops) else stops
-        if flat:
-            flat["unroll_id"] = np.repeat(first_unroll_id + np.arange(len(stops)), stops - starts)
-        after = {
-            name: np.stack([x[name] for x in last]) if last else self.columns[name][0, :0] for name in current
-        }
-        flat, after = self._nested(flat), self._nested(after)
-        return Fragment(SampleBatch(flat), starts, stops, after.pop("obs"), last_inputs=after)
+        after = {name: np.stack([x[name] for x in last]) if last else self.columns[name][0, :0] for name in current}
+        return _joined(pieces), ends, after
 
     def _nested(self, flat: Columns) -> dict[str, Any]:
         """Columns in which the parts of observations and actions are put together again."""

@@ -140,9 +140,12 @@ def n_step(
     """
     if n < 1:
         raise ConfigError(f"n_step={n}: expected how many steps a target spans, at least 1.")
-    starts, ends, rewards, _ = _segments(starts, ends, rewards, np.zeros(len(ends)))
     terminateds = _vector("terminateds", terminateds, len(rewards), np.bool_)
     rows = np.arange(len(rewards))
+    if n == 1:  # nothing to fold: every row as it is
+        discounts = np.full(len(rows), gamma, np.float32)
+        return NStep(_vector(c.REWARDS, rewards, len(rows), np.float32), rows, terminateds, discounts)
+    starts, ends, rewards, _ = _segments(starts, ends, rewards, np.zeros(len(ends)))
     reached = np.minimum(rows + (n - 1), np.repeat(ends - 1, ends - starts))
     # Segments may all be shorter than n.
     longest = int(np.max(reached - rows, initial=-1)) + 1

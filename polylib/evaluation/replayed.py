@@ -23,11 +23,12 @@ def replayed_rows(fragment: Fragment, gamma: float, steps: int) -> SampleBatch:
         `obs`, `actions`, `rewards`, `terminateds`, `truncateds`, `new_obs`, and `discounts`, each row's own `gamma^k`;
         ids, and what recurrent networks need.
     """
-    batch = fragment.with_new_obs()
+    batch = fragment.batch
+    out = {name: batch[name] for name in batch if name in _KEPT or name.startswith(("state_in_", "prev_"))}
     folded = n_step(batch["rewards"], batch["terminateds"], fragment.starts, fragment.ends, gamma, steps)
-    memory = [name for name in batch if name.startswith(("state_in_", "prev_"))]
-    out = SampleBatch({name: batch[name] for name in (*_KEPT, *memory)})
-    out["rewards"], out["terminateds"], out["discounts"] = folded.rewards, folded.terminateds, folded.discounts
-    out["truncateds"] = batch["truncateds"][folded.reached]
-    out["new_obs"] = tree.map_structure(lambda x: x[folded.reached], batch["new_obs"])
-    return out
+    out |= {"rewards": folded.rewards, "terminateds": folded.terminateds, "discounts": folded.discounts}
+    out["truncateds"], out["new_obs"] = batch["truncateds"], fragment.new_obs()
+    if steps > 1:
+        for name in ("truncateds", "new_obs"):
+            out[name] = tree.map_structure(lambda x: x[folded.reached], out[name])
+    return SampleBatch.of_columns(out, batch.count)

@@ -20,12 +20,14 @@ from polylib.errors import ConfigError, WorkerError
 from polylib.evaluation.episode import EpisodeTracker
 from polylib.evaluation.evaluator import EpisodeRunner
 from polylib.evaluation.metrics import EpisodeMetrics
+from polylib.evaluation.offline_input import MixedSources, OfflineInput, reads, under
 from polylib.evaluation.sampler import Sampler
+from polylib.offline.mixed_input import check_weights
 from polylib.offline.output import make_output
 from polylib.policy.backends import make_policy
 from polylib.policy.fragment import Fragment
 from polylib.policy.objective import Objective, PolicySpec
-from polylib.policy.policy import Policy, Weights
+from polylib.policy.policy import Policy, Weights, random_stream
 from polylib.policy.sample_batch import DEFAULT_POLICY_ID, SampleBatch
 from polylib.profiling import Profile
 from polylib.registry import EnvCreator, env_name, register_env
@@ -66,6 +68,7 @@ class RolloutWorker:
         framework: `(framework, traced)` as the driver resolved it.
         worker_index: 0 for the local worker.
         make_env: whether this worker samples.
+        make_reader: whether it reads the config's `input`, if that is more than the environment.
         spaces: `(observation_space, action_space)`; None: those of the environment.
         env_creator: what the config's environment name stands for, if it was registered in another process.
         logdir: the run's folder, for `output="logdir"`.
@@ -86,6 +89,7 @@ class RolloutWorker:
         spaces: tuple[gym.Space[Any], gym.Space[Any]] | None = None,
         env_creator: EnvCreator | None = None,
         logdir: str | None = None,
+        make_reader: bool = True,
     ) -> None:
         if worker_index > 0:
             limit_threads(1)
@@ -105,8 +109,10 @@ class RolloutWorker:
         self.callbacks = make_callbacks(config["callbacks"])
         self._logdir = logdir
         self._profile = Profile("worker-1") if config["profile"] and worker_index == 1 and logdir else None
-        self._output = make_output(config, worker_index, logdir) if make_env else None
+        make_reader = make_reader and reads(config["input"])
+        self._output = make_output(config, worker_index, logdir, spaces, self) if make_env or make_reader else None
         self._sampler = None if self.env is None else self._make_sampler(Sampler, seed)
+        self._input = self._make_input(config["input"]) if make_reader else None
         self._runner: EpisodeRunner | None = None  # made when this worker first evaluates
         if self.callbacks.has("on_sub_environment_created"):
             for index, env in enumerate(getattr(self.env, "envs", [])):
@@ -124,9 +130,11 @@ class RolloutWorker:
         if env is None:
             raise self._no_environment()
         lives, clip = reports_lives(env), config["clip_rewards"]
+        policy = self.policy_map[DEFAULT_POLICY_ID]
+        extras = self._output is not None or reads(config["input"]) or self.callbacks.has("on_postprocess_trajectory")
         return cls(
             env,
-            self.policy_map[DEFAULT_POLICY_ID],
+            policy,
             fragment_length=config.get_rollout_fragment_length(env.num_envs),
             complete_episodes=config["batch_mode"] == "complete_episodes",
             explore=config["explore"],
@@ -136,6 +144,35 @@ class RolloutWorker:
             tracker=EpisodeTracker(self.callbacks, self) if self.callbacks.has(*EPISODE_HOOKS) else None,
             reward_clip=(lives if clip is None else clip) or None,
             by_life=lives and cls is Sampler,
+            extras=policy.objective.needs_extras or (extras and cls is Sampler),
+        )
+
+    def _make_input(self, value: Any) -> OfflineInput | MixedSources:
+        """What reads the config's `input`."""
+        if not isinstance(value, Mapping):
+            return self._make_reader(value)
+        check_weights(value)
+        parts = {
+            source: self._make_reader(source) if reads(source) else self._sample_env
+            for source, weight in value.items()
+            if weight
+        }
+        return MixedSources(parts, value, random_stream(self.config["seed"], 4, self.worker_index))
+
+    def _make_reader(self, source: Any) -> OfflineInput:
+        """What reads one source."""
+        output = self._output
+        return OfflineInput(
+            self.config,
+            self.policy_map[DEFAULT_POLICY_ID],
+            source,
+            self.worker_index,
+            self.config["num_workers"],
+            sample=self._sample_raw,
+            logdir=self._logdir,
+            worker=self,
+            on_read=None if output is None else output.write,
+            on_postprocessed=self._postprocessed if self.callbacks.has("on_postprocess_trajectory") else None,
         )
 
     def _no_environment(self) -> WorkerError:
@@ -153,6 +190,30 @@ class RolloutWorker:
             EnvError: if an environment raises or returns NaN.
             WorkerError: if this worker has no environment.
         """
+        batch = self._sample_env() if self._input is None else self._input.sample(self._rows)
+        self.callbacks.call("on_sample_end", worker=self, samples=batch)
+        return batch
+
+    @property
+    def _rows(self) -> int:
+        """How many rows are read at a time: as many as a fragment of all environments has."""
+        envs = self.config["num_envs_per_worker"]
+        return self.config.get_rollout_fragment_length(envs) * envs
+
+    def _sample_raw(self) -> SampleBatch:
+        """A fragment from every environment, not postprocessed, for a user's reader."""
+        if self._sampler is None:
+            raise self._no_environment()
+        if self._filtering():
+            raise ConfigError(
+                f"config key 'observation_filter': {self.config['observation_filter']!r} has filtered what a reader of "
+                "your own gets from the environment, and would filter it again; use 'NoFilter', or a mix "
+                "{'sampler': 0.5, your_reader: 0.5}"
+            )
+        return self._sampler.sample().with_new_obs()
+
+    def _sample_env(self) -> SampleBatch:
+        """A fragment from every environment, postprocessed."""
         if self._sampler is None:
             raise self._no_environment()
         fragment = self._sampler.sample()
@@ -167,18 +228,21 @@ class RolloutWorker:
             fragment.bootstrap = np.where(fragment.terminated, np.float32(0), values[rows:])
         batch = policy.objective.postprocess(fragment)
         if self.callbacks.has("on_postprocess_trajectory"):
-            self.callbacks.call(
-                "on_postprocess_trajectory",
-                worker=self,
-                episode=None,
-                agent_id="agent0",
-                policy_id=DEFAULT_POLICY_ID,
-                policies=self.policy_map,
-                postprocessed_batch=batch,
-                original_batches={"agent0": (DEFAULT_POLICY_ID, type(policy), fragment.batch)},
-            )
-        self.callbacks.call("on_sample_end", worker=self, samples=batch)
+            self._postprocessed(batch, fragment.batch)
         return batch
+
+    def _postprocessed(self, batch: SampleBatch, before: SampleBatch) -> None:
+        """Tells callbacks of postprocessed rows."""
+        self.callbacks.call(
+            "on_postprocess_trajectory",
+            worker=self,
+            episode=None,
+            agent_id="agent0",
+            policy_id=DEFAULT_POLICY_ID,
+            policies=self.policy_map,
+            postprocessed_batch=batch,
+            original_batches={"agent0": (DEFAULT_POLICY_ID, type(self.policy_map[DEFAULT_POLICY_ID]), before)},
+        )
 
     def sample_with_metrics(self) -> tuple[SampleBatch, list[EpisodeMetrics]]:
         """`sample()` and `get_metrics()` in one call to an actor."""
@@ -284,19 +348,26 @@ class RolloutWorker:
         arrays: dict[str, np.ndarray] = {}
         if self._sampler is not None:
             values["sampler"], arrays = self._sampler.get_state()
+        state = None if self._input is None else self._input.get_state()
+        if state is not None:
+            values["input"] = state[0]
+            arrays.update({f"input/{name}": x for name, x in state[1].items()})
         return values, arrays
 
     def set_state(self, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> bool:
-        """Goes on from `get_state()`; False if episodes had to start anew."""
+        """Goes on from `get_state()`; False if episodes had to start anew, or reading from the beginning."""
         for name, state in values["rng"].items():
             if name in self.policy_map:
                 self.policy_map[name].rng.bit_generator.state = state
         for name, state in values.get("exploration", {}).items():
             if name in self.policy_map:
                 self.policy_map[name].set_exploration_state(state)
+        same = True
+        if self._input is not None:
+            same = "input" in values and self._input.set_state(values["input"], under(arrays, "input/"))
         if self._sampler is None:
-            return True
-        return "sampler" in values and self._sampler.set_state(values["sampler"], arrays)
+            return same
+        return "sampler" in values and self._sampler.set_state(values["sampler"], arrays) and same
 
     def foreach_policy(self, function: Callable[[Policy, str], Any]) -> list[Any]:
         """`function(policy, policy_id)` for every policy."""
@@ -322,6 +393,8 @@ class RolloutWorker:
         close = getattr(self._output, "close", None)
         if close is not None:
             close()
+        if self._input is not None:
+            self._input.close()
         if self.env is not None:
             try:
                 self.env.close()

@@ -26,7 +26,7 @@ from polylib.evaluation.episode import EpisodeTracker, info_of
 from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.models.filters import clip_rewards
 from polylib.models.networks import batch_dtype
-from polylib.models.spaces import flatten, is_nested, leaves, unflatten, unusable_rows
+from polylib.models.spaces import finite, flatten, is_nested, leaves, surely_usable, unflatten, unusable_rows
 from polylib.policy.columns import resolve
 from polylib.policy.fragment import Fragment
 from polylib.policy.policy import ActionOutput, Policy
@@ -55,6 +55,7 @@ class Sampler:
         reward_clip: the config's `clip_rewards`: what is learnt from; metrics count the environment's own rewards.
         by_life: a lost life (`polylib.env.atari`) ends an episode for learning: its row is terminated, other rows have
             another `eps_id`. The game goes on, and so do the network's memory, metrics and callbacks' episodes.
+        extras: keep what acting says beside actions (`action_logp`, ...), as columns of fragments.
     """
 
     #: Whether the observations count in the policy's filter.
@@ -74,12 +75,14 @@ class Sampler:
         tracker: EpisodeTracker | None = None,
         reward_clip: bool | float | None = None,
         by_life: bool = False,
+        extras: bool = True,
     ) -> None:
-        self.env, self.policy, self.explore = env, policy, explore
+        self.env, self.policy, self.explore, self._extras = env, policy, explore, extras
         self.tracker = tracker
         self.fragment_length, self.complete_episodes = fragment_length, complete_episodes
         self.worker_index, self.env_name = worker_index, env_name
         self.mode = autoreset_mode(env)
+        self._in_turn = isinstance(env, SyncVectorEnv) and self.mode is AutoresetMode.DISABLED
         n = env.num_envs
         spaces = policy.observation_space, policy.action_space
         self._nested_actions = is_nested(policy.action_space)
@@ -102,7 +105,7 @@ class Sampler:
         self._t, self._return = np.zeros(n, np.int64), np.zeros(n, np.float64)
         self._earlier = np.zeros(n, np.int64)  # steps of the lives before this one
         self._resetting = np.zeros(n, np.bool_)  # NEXT_STEP: whose next step only resets
-        self._open_rows, self._complete_rows = np.zeros(n, np.int64), 0
+        self._complete_rows = 0  # of finished episodes
         self._obs: dict[str, np.ndarray] | None = None  # the environments' own, by column
         self._seed, self._resets = seed, np.zeros(n, np.int64)  # how often each environment was reset
         # The actions since each environment's last reset, with which a checkpoint's reader gets to the same state.
@@ -112,8 +115,7 @@ class Sampler:
     @property
     def replayable(self) -> bool:
         """Whether the environments' state follows from seeds and actions, which is what a checkpoint keeps of it."""
-        polylibs_own = isinstance(self.env, SyncVectorEnv) and self.mode is AutoresetMode.DISABLED
-        return self._seed is not None and polylibs_own
+        return self._seed is not None and self._in_turn
 
     def sample(self) -> Fragment:
         """Steps the environments until there are `fragment_length` rows for each of them, on average.
@@ -152,7 +154,6 @@ class Sampler:
             "t": self._t.tolist(),
             "return": self._return.tolist(),
             "earlier": self._earlier.tolist(),
-            "open_rows": self._open_rows.tolist(),
         }
         arrays: dict[str, np.ndarray] = {}
         if self._obs is None:
@@ -183,7 +184,6 @@ class Sampler:
             self._abandon()
             return False
         resets, eps_id, t = (np.array(values[name], np.int64).reshape(n) for name in ("resets", "eps_id", "t"))
-        open_rows = np.array(values["open_rows"], np.int64).reshape(n)
         returns = np.array(values["return"], np.float64).reshape(n)
         earlier = np.array(values.get("earlier", [0] * n), np.int64).reshape(n)
         obs = {name: arrays[name] for name in self._checks.spaces if name in arrays}
@@ -207,7 +207,7 @@ class Sampler:
         if not repeated:
             self._abandon()
             return False
-        self._eps_id, self._t, self._open_rows, self._return = eps_id, t, open_rows, returns
+        self._eps_id, self._t, self._return = eps_id, t, returns
         self._earlier = earlier
         self._next_id, self.collector.carried = next_id, carried
         for name in self._memory:
@@ -326,7 +326,7 @@ class Sampler:
         self.collector.clear()
         self._obs, self._history = None, [[] for _ in range(n)]
         self._memory = self._first_memory(n)
-        self._t[:] = self._earlier[:] = self._open_rows[:] = self._reset_row[:] = 0
+        self._t[:] = self._earlier[:] = self._reset_row[:] = 0
         self._return[:] = 0.0
         self._resetting[:] = False
         self._eps_id, self._next_id = np.arange(self._next_id, self._next_id + n), self._next_id + n
@@ -340,8 +340,8 @@ class Sampler:
         columns = collector.columns
         inputs: dict[str, np.ndarray] = {}
         for name, values in self._filtered(self._observed(), self.updates_filter).items():
+            columns[name][row] = values
             inputs[name] = columns[name][row]
-            inputs[name][...] = values
         for name, values in self._memory.items():
             collector.put(row, _stored(name), values)
             inputs[name] = values
@@ -350,11 +350,13 @@ class Sampler:
         self.act_s += time.perf_counter() - start
         columns["eps_id"][row] = self._eps_id
         columns["t"][row] = self._t
-        actions = flatten(self.policy.action_space, out.actions, "actions")
+        nested, taken = self._nested_actions, out.actions
+        actions = flatten(self.policy.action_space, taken, "actions") if nested else {"actions": taken}
         for name, values in actions.items():
             collector.put(row, name, values)
-        for name, values in out.extras.items():
-            collector.put(row, name, values)
+        if self._extras:
+            for name, values in out.extras.items():
+                collector.put(row, name, values)
         obs, rewards, terminateds, truncateds, infos = self._call("step", out.actions)
         learnt = rewards if self._reward_clip is None else clip_rewards(rewards, self._reward_clip)
         columns["rewards"][row] = learnt
@@ -367,22 +369,20 @@ class Sampler:
         real = self.env.num_envs
         if self.mode is AutoresetMode.NEXT_STEP and self._resetting.any():
             stepped = ~self._resetting  # the others were only reset: no step, no reward, no end
-            self.collector.valid[row] = stepped
+            self.collector.skip(row, stepped)
             rewards, done = np.where(stepped, rewards, 0.0), done & stepped
             self._t += stepped
-            self._open_rows += stepped
             self._forget(np.flatnonzero(~stepped))
             self._resetting[:] = False
             real = int(stepped.sum())
         else:
             self._t += 1
-            self._open_rows += 1
         self._return += rewards
         if self.tracker is not None:
             self._track_step(row, self.collector.valid[row], done, rewards, infos)
         if self._by_life and LIFE_LOST in infos:
             self._end_lives(row, np.flatnonzero(np.asarray(infos[LIFE_LOST], np.bool_) & ~done), obs)
-        if done.any():
+        if np.count_nonzero(done):
             self._end_episodes(row, np.flatnonzero(done), obs, infos)
         return real
 
@@ -391,7 +391,7 @@ class Sampler:
             if self.policy.inputs.masked:
                 # Environments that will only reset (NEXT_STEP) show an ended episode, in which nothing may be allowed.
                 self.policy.inputs.take_mask(inputs, self._resetting)
-            return self.policy.act(inputs, self.explore)
+            return self.policy.act(inputs, self.explore, self._extras)
         except BatchError as error:
             raise self._error(f"returned an action mask that allows nothing: {error}") from error
 
@@ -444,8 +444,8 @@ class Sampler:
         self.collector.end_episode(row, env, last)
         self._eps_id[env] = self._next_id
         self._next_id += 1
-        self._complete_rows += int(self._open_rows[env])
-        self._t[env] = self._open_rows[env] = 0
+        self._complete_rows += int(self._t[env])
+        self._t[env] = 0
 
     def _reset(self, mask: np.ndarray) -> None:
         """Resets the environments in `mask`.
@@ -567,6 +567,22 @@ class Sampler:
         Raises:
             EnvError: naming the step; a row's observation came from the step before it.
         """
+        size, columns, spaces = self.collector.size, self.collector.columns, self._checks.spaces
+        if not all(surely_usable(columns[name][:size], space) for name, space in spaces.items()) or not finite(
+            columns["rewards"][:size]
+        ):
+            self._find_unusable()
+        for name, newest in (self._obs or {}).items():
+            values = newest.astype(columns[name].dtype, copy=False)
+            if surely_usable(values, spaces[name]):
+                continue
+            wrong = unusable_rows(values[None], spaces[name])[0]
+            if wrong.any():
+                env = int(np.argmax(wrong))
+                raise self._error(f"returned {self._unusable(newest[env], name)}", env)
+
+    def _find_unusable(self) -> None:
+        """Raises the error of the first row with NaN or the like, if there is one."""
         collector = self.collector
         columns, valid = collector.columns, collector.valid[: collector.size]
         found: list[tuple[np.ndarray, np.ndarray, str | None]] = []
@@ -587,12 +603,6 @@ class Sampler:
                     f"environment {self.env_name!r} returned {what} (worker "
                     f"{self.worker_index}{which}, step {int(columns['t'][row, env]) + (part is None)} of an episode)"
                 )
-        for name, newest in (self._obs or {}).items():
-            space = self._checks.spaces[name]
-            wrong = unusable_rows(newest[None].astype(columns[name].dtype, copy=False), space)[0]
-            if wrong.any():
-                env = int(np.argmax(wrong))
-                raise self._error(f"returned {self._unusable(newest[env], name)}", env)
 
     def _unusable(self, value: Any, part: str) -> str:
         return unusable(value, self._checks.spaces[part]) + ("" if part == "obs" else f" (in {part!r})")

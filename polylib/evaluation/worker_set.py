@@ -14,6 +14,7 @@ from polylib import callbacks, errors
 from polylib.env.vector_env import make_vector_env
 from polylib.errors import PolylibError, WorkerError
 from polylib.evaluation.metrics import EpisodeMetrics
+from polylib.evaluation.offline_input import portable_input, reads, samples
 from polylib.evaluation.rollout_worker import RolloutWorker, env_seed
 from polylib.models.finished_keras import portable
 from polylib.models.finished_torch import portable_script
@@ -56,8 +57,10 @@ class WorkerSet:
     def _start(self, objective_class: type[Objective]) -> None:
         config = self.config
         framework = config.resolve_framework()
-        has_env = config["env"] is not None
-        remote = config["num_workers"] if has_env else 0
+        from_files = reads(config["input"])
+        # Where files are all that is read, their spaces are known by now, and the environment is for evaluation.
+        has_env = config["env"] is not None and samples(config["input"])
+        remote = config["num_workers"] if has_env or from_files else 0
         local_env = has_env and (remote == 0 or config["create_env_on_local_worker"])
         spaces = None if has_env else (config["observation_space"], config["action_space"])
         if has_env and not local_env:
@@ -66,8 +69,11 @@ class WorkerSet:
             probe.close()
         # Remote workers start while the local policy is built: both import the framework.
         if remote:
-            self._remote = self._start_remote(objective_class, self._worker_backend(framework, objective_class), remote)
-        self._local = RolloutWorker(config, objective_class, framework, 0, local_env, spaces, logdir=self._logdir)
+            backend = self._worker_backend(framework, objective_class)
+            self._remote = self._start_remote(objective_class, backend, remote, None if has_env else spaces)
+        self._local = RolloutWorker(
+            config, objective_class, framework, 0, local_env, spaces, logdir=self._logdir, make_reader=remote == 0
+        )
         if remote:
             self._await_workers()
             self.sync_weights()
@@ -86,7 +92,13 @@ class WorkerSet:
         same = self.config["worker_policy_backend"] == "same" or framework == ("tf2", False) or custom
         return framework if same else ("numpy", False)
 
-    def _start_remote(self, objective_class: type[Objective], framework: tuple[str, bool], count: int) -> list[Any]:
+    def _start_remote(
+        self,
+        objective_class: type[Objective],
+        framework: tuple[str, bool],
+        count: int,
+        spaces: tuple[Any, Any] | None = None,
+    ) -> list[Any]:
         import ray
 
         config = _for_others(self.config)
@@ -114,7 +126,9 @@ class WorkerSet:
         # The names that users gave environments are known in this process only.
         creator = registered_creator(config["env"])
         return [
-            actor.remote(config, objective_class, framework, i + 1, env_creator=creator, logdir=self._logdir)
+            actor.remote(
+                config, objective_class, framework, i + 1, spaces is None, spaces, creator, logdir=self._logdir
+            )
             for i in range(count)
         ]
 
@@ -321,11 +335,13 @@ class WorkerSet:
 
 
 def _for_others(config: Any) -> Any:
-    """A config for other processes: with the user's model itself where it says a name that is known here only.
+    """A config for other processes: with the user's model or reader itself where it says a name known here only.
 
     Raises:
         ConfigError: if it is a finished model that can't be copied.
     """
+    if (source := portable_input(config["input"])) is not config["input"]:
+        config = config.copy().update_from_dict({"input": source})
     model = config["model"]["custom_model"]
     found = portable_script(portable(model if registered_model(model) is None else registered_model(model)))
     if found is model:

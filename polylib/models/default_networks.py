@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from polylib.errors import ConfigError, EnvError
+from polylib.models.initializers import Initializer, configured
 from polylib.models.networks import Convolution, Layer, NetworkSpec, batch_dtype
 from polylib.models.spaces import is_nested, leaves, mask_column
 from polylib.utils.spaces.simplex import Simplex
@@ -42,14 +43,30 @@ class _Builder:
         self.layers.append(layer)
         return layer.name
 
-    def dense(self, name: str, source: str, fan_in: int, units: int, activation: str | None, gain: float = 1.0) -> str:
-        return self.add(Layer(name, "dense", (source,), units, fan_in, activation, gain))
+    def dense(
+        self,
+        name: str,
+        source: str,
+        fan_in: int,
+        units: int,
+        activation: str | None,
+        gain: float = 1.0,
+        initializer: Initializer | None = None,
+    ) -> str:
+        return self.add(Layer(name, "dense", (source,), units, fan_in, activation, gain, initializer))
 
     def mlp(
-        self, prefix: str, source: str, width: int, hiddens: Sequence[int], activation: str | None
+        self,
+        prefix: str,
+        source: str,
+        width: int,
+        hiddens: Sequence[int],
+        activation: str | None,
+        initializer: Initializer | None = None,
     ) -> tuple[str, int]:
         for i, units in enumerate(hiddens):
-            source, width = self.dense(f"{prefix}_{i}", source, width, units, activation), units
+            name = f"{prefix}_{i}"
+            source, width = self.dense(name, source, width, units, activation, initializer=initializer), units
         return source, width
 
     def concat(self, name: str, parts: Sequence[tuple[str, int]]) -> tuple[str, int]:
@@ -190,6 +207,7 @@ class _Trunk:
         self.nested = is_nested(observation_space)
         self.images = [name for name, space in self.columns.items() if _is_image(space, model)]
         self._check_model()
+        self.initializer, self._post_initializer = configured(model, "fcnet"), configured(model, "post_fcnet")
         self.encoded = [self._encode(name) for name in self.columns if name not in self.images]
 
     def _check_model(self) -> None:
@@ -223,15 +241,19 @@ class _Trunk:
         activation = _activation(model["fcnet_activation"])
         hiddens = model["fcnet_hiddens"] if hiddens is None else hiddens
         if not self.images:
-            return builder.mlp(f"{prefix}hidden", *self._flat(), hiddens, activation)
+            last = builder.mlp(f"{prefix}hidden", *self._flat(), hiddens, activation, self.initializer)
+            return self.after(prefix, *last)
         parts = [self._convolved(prefix, name) for name in self.images]
         if self.encoded:
-            parts.append(builder.mlp(f"{prefix}hidden", *self._flat(), hiddens, activation))
-        source, width = builder.concat(f"{prefix}branches", parts)
-        after = model.get("post_fcnet_hiddens") or []
-        return builder.mlp(
-            f"{prefix}post", source, width, after, _activation(model.get("post_fcnet_activation", "relu"))
-        )
+            parts.append(builder.mlp(f"{prefix}hidden", *self._flat(), hiddens, activation, self.initializer))
+        return self.after(prefix, *builder.concat(f"{prefix}branches", parts))
+
+    def after(self, prefix: str, source: str, width: int) -> tuple[str, int]:
+        """The layers of `post_fcnet_hiddens` on top of everything else: name and width of the last."""
+        model = self.model
+        hiddens = model.get("post_fcnet_hiddens") or []
+        activation = _activation(model.get("post_fcnet_activation", "relu"))
+        return self.builder.mlp(f"{prefix}post", source, width, hiddens, activation, self._post_initializer)
 
     def _flat(self) -> tuple[str, int]:
         name = "encoded"
@@ -352,7 +374,8 @@ def actor_critic(
             fully connected layers, and the branches are put side by side.
         num_logits: inputs of the action distribution.
         model: the config's `model`: `fcnet_hiddens`, `fcnet_activation`, `conv_filters`, `conv_activation`,
-            `post_fcnet_hiddens`, `post_fcnet_activation`, `vf_share_layers` (one branch for both heads),
+            `post_fcnet_hiddens`, `post_fcnet_activation`, `fcnet_weights_initializer` and
+            `post_fcnet_weights_initializer` with their `_config`, `vf_share_layers` (one branch for both heads),
             `free_log_std`, `no_final_linear`, `use_lstm`, `use_gru`, `use_attention`. Networks with state share all
             but the heads.
         action_space: for networks that see the previous action.
@@ -459,9 +482,14 @@ def q_network(
 
 
 def actor_network(
-    name: str, observation_space: gym.Space[Any], num_outputs: int, model: dict[str, Any], activation: str | None = None
+    name: str,
+    observation_space: gym.Space[Any],
+    num_outputs: int,
+    model: dict[str, Any],
+    activation: str | None = None,
+    free: int = 0,
 ) -> NetworkSpec:
-    """A policy without a value: `logits: [N, num_outputs]`.
+    """A policy without a value: `logits: [N, num_outputs + free]`.
 
     Args:
         name: prefix of the weight keys.
@@ -469,13 +497,16 @@ def actor_network(
         num_outputs: inputs of the action distribution.
         model: as for `actor_critic`.
         activation: of the output, `tanh` for actions in [-1, 1].
+        free: how many outputs behind those are numbers of their own, the same for every observation (log-stds).
     """
     builder = _Builder()
     trunk = _Trunk(builder, observation_space, model)
     inputs = {column: (tuple(space.shape or ()), batch_dtype(space)) for column, space in trunk.columns.items()}
     last, width = trunk.branch("")
-    builder.dense("logits", last, width, num_outputs, activation, gain=0.01)
-    return NetworkSpec(name, inputs, tuple(builder.layers), {"logits": "logits"})
+    logits = builder.dense("logits", last, width, num_outputs, activation, gain=0.01)
+    if free:
+        logits = builder.add(Layer("log_std", "log_std", (logits,), free))
+    return NetworkSpec(name, inputs, tuple(builder.layers), {"logits": logits})
 
 
 def critic_network(
@@ -504,18 +535,19 @@ def critic_network(
     }
     if action_size:
         inputs["action_units"] = ((action_size,), np.dtype(np.float32))
-    activation = _activation(model["fcnet_activation"])
+    hiddens, activation = model["fcnet_hiddens"], _activation(model["fcnet_activation"])
     for i in range(1, twins + 1):
         if not action_size:
             last, width = trunk.branch(f"q{i}_")
         elif trunk.images:
             last, width = trunk.branch(f"q{i}_")
             last, width = builder.concat(f"q{i}_input", [(last, width), ("action_units", action_size)])
-            last, width = builder.mlp(f"q{i}_hidden", last, width, model["fcnet_hiddens"], activation)
+            last, width = builder.mlp(f"q{i}_hidden", last, width, hiddens, activation, trunk.initializer)
         else:
             # The action goes in together with the observation.
             last, width = builder.concat(f"q{i}_input", [*trunk.encoded, ("action_units", action_size)])
-            last, width = builder.mlp(f"q{i}_hidden", last, width, model["fcnet_hiddens"], activation)
+            last, width = builder.mlp(f"q{i}_hidden", last, width, hiddens, activation, trunk.initializer)
+            last, width = trunk.after(f"q{i}_", last, width)
         builder.dense(f"q{i}", last, width, num_values, None, gain=0.01)
     return NetworkSpec(name, inputs, tuple(builder.layers), {f"q{i}": f"q{i}" for i in range(1, twins + 1)})
 

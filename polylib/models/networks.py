@@ -20,6 +20,8 @@ from typing import Any, Literal, Protocol
 import gymnasium as gym
 import numpy as np
 
+from polylib.models.initializers import Initializer, filled, normc, ones, orthogonal, xavier_uniform, zeros
+
 Kind = Literal[
     "to_float",
     "one_hot",
@@ -101,6 +103,7 @@ class Layer:
         fan_in: width of a dense or recurrent layer's first source.
         activation: of a dense layer or convolution, None for linear.
         gain: length of each column of a kernel at the start.
+        initializer: makes a dense layer's first kernel instead.
         sizes: of a one_hot.
         offsets: of a one_hot.
         conv: of a conv.
@@ -118,6 +121,7 @@ class Layer:
     fan_in: int = 0
     activation: str | None = None
     gain: float = 1.0
+    initializer: Initializer | None = None
     sizes: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
     conv: Convolution | None = None
@@ -148,37 +152,7 @@ class Leaf:
     """
 
     shape: tuple[int, ...]
-    initial: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
-
-
-def _columns(gain: float) -> Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]:
-    """Normally distributed, each column (all but the last axis) of length `gain`."""
-
-    def initial(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        kernel = rng.standard_normal((math.prod(shape[:-1]), shape[-1]))
-        kernel *= gain / np.sqrt(np.square(kernel).sum(0, keepdims=True))
-        return kernel.reshape(shape)
-
-    return initial
-
-
-def _zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return np.zeros(shape)
-
-
-def _ones(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return np.ones(shape)
-
-
-def _glorot(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    limit = math.sqrt(6.0 / (shape[0] + shape[1]))
-    return rng.uniform(-limit, limit, shape)
-
-
-def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Orthonormal rows `[H, k * H]` (arXiv:1312.6120)."""
-    q, r = np.linalg.qr(rng.standard_normal(shape[::-1]))
-    return (q * np.sign(np.diag(r))).T
+    initial: Initializer
 
 
 def _forgetful(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -187,14 +161,10 @@ def _forgetful(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.concatenate([np.zeros(units), np.ones(units), np.zeros(2 * units)])
 
 
-def _filled(value: float) -> Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]:
-    return lambda rng, shape: np.full(shape, value)
-
-
 def _dense_leaves(layer: Layer) -> dict[str, Leaf]:
     return {
-        "kernel": Leaf((layer.fan_in, layer.units), _columns(layer.gain)),
-        "bias": Leaf((layer.units,), _zeros),
+        "kernel": Leaf((layer.fan_in, layer.units), layer.initializer or normc(layer.gain)),
+        "bias": Leaf((layer.units,), zeros),
     }
 
 
@@ -203,16 +173,16 @@ def _conv_leaves(layer: Layer) -> dict[str, Leaf]:
     if conv is None:
         raise ValueError(f"layer {layer.name!r} of kind 'conv' has no Convolution")
     return {
-        "kernel": Leaf((*conv.kernel, conv.shape[2], conv.filters), _columns(layer.gain)),
-        "bias": Leaf((conv.filters,), _zeros),
+        "kernel": Leaf((*conv.kernel, conv.shape[2], conv.filters), normc(layer.gain)),
+        "bias": Leaf((conv.filters,), zeros),
     }
 
 
 def _lstm_leaves(layer: Layer) -> dict[str, Leaf]:
     """Gates i, f, c, o."""
     return {
-        "kernel": Leaf((layer.fan_in, 4 * layer.units), _glorot),
-        "recurrent_kernel": Leaf((layer.units, 4 * layer.units), _orthogonal),
+        "kernel": Leaf((layer.fan_in, 4 * layer.units), xavier_uniform()),
+        "recurrent_kernel": Leaf((layer.units, 4 * layer.units), orthogonal()),
         "bias": Leaf((4 * layer.units,), _forgetful),
     }
 
@@ -220,9 +190,9 @@ def _lstm_leaves(layer: Layer) -> dict[str, Leaf]:
 def _gru_leaves(layer: Layer) -> dict[str, Leaf]:
     """Gates z, r, h; the bias of the input, then that of the state."""
     return {
-        "kernel": Leaf((layer.fan_in, 3 * layer.units), _glorot),
-        "recurrent_kernel": Leaf((layer.units, 3 * layer.units), _orthogonal),
-        "bias": Leaf((2, 3 * layer.units), _zeros),
+        "kernel": Leaf((layer.fan_in, 3 * layer.units), xavier_uniform()),
+        "recurrent_kernel": Leaf((layer.units, 3 * layer.units), orthogonal()),
+        "bias": Leaf((2, 3 * layer.units), zeros),
     }
 
 
@@ -231,27 +201,27 @@ def _gtrxl_leaves(layer: Layer) -> dict[str, Leaf]:
     width, inner = layer.units, layer.heads * layer.head_dim
 
     def norm(name: str) -> dict[str, Leaf]:
-        return {f"{name}_scale": Leaf((width,), _ones), f"{name}_offset": Leaf((width,), _zeros)}
+        return {f"{name}_scale": Leaf((width,), ones), f"{name}_offset": Leaf((width,), zeros)}
 
     def gate(name: str) -> dict[str, Leaf]:
         return {
-            f"{name}_kernel": Leaf((width, 3 * width), _glorot),
-            f"{name}_recurrent_kernel": Leaf((width, 3 * width), _glorot),
-            f"{name}_bias": Leaf((width,), _filled(layer.gate_bias)),
+            f"{name}_kernel": Leaf((width, 3 * width), xavier_uniform()),
+            f"{name}_recurrent_kernel": Leaf((width, 3 * width), xavier_uniform()),
+            f"{name}_bias": Leaf((width,), filled(layer.gate_bias)),
         }
 
     return {
         **norm("norm"),
-        **{f"{name}_kernel": Leaf((width, inner), _glorot) for name in ("query", "key", "value", "position")},
-        "content_bias": Leaf((layer.heads, layer.head_dim), _zeros),
-        "position_bias": Leaf((layer.heads, layer.head_dim), _zeros),
-        "out_kernel": Leaf((inner, width), _glorot),
+        **{f"{name}_kernel": Leaf((width, inner), xavier_uniform()) for name in ("query", "key", "value", "position")},
+        "content_bias": Leaf((layer.heads, layer.head_dim), zeros),
+        "position_bias": Leaf((layer.heads, layer.head_dim), zeros),
+        "out_kernel": Leaf((inner, width), xavier_uniform()),
         **gate("gate"),
         **norm("mlp_norm"),
-        "mlp_kernel_0": Leaf((width, layer.mlp), _glorot),
-        "mlp_bias_0": Leaf((layer.mlp,), _zeros),
-        "mlp_kernel_1": Leaf((layer.mlp, width), _glorot),
-        "mlp_bias_1": Leaf((width,), _zeros),
+        "mlp_kernel_0": Leaf((width, layer.mlp), xavier_uniform()),
+        "mlp_bias_0": Leaf((layer.mlp,), zeros),
+        "mlp_kernel_1": Leaf((layer.mlp, width), xavier_uniform()),
+        "mlp_bias_1": Leaf((width,), zeros),
         **gate("mlp_gate"),
     }
 
@@ -285,7 +255,7 @@ _LEAVES: dict[str, Callable[[Layer], dict[str, Leaf]]] = {
     "variable": _variable_leaves,
     "dense": _dense_leaves,
     "conv": _conv_leaves,
-    "log_std": lambda layer: {"log_std": Leaf((layer.units,), _zeros)},
+    "log_std": lambda layer: {"log_std": Leaf((layer.units,), zeros)},
     "lstm": _lstm_leaves,
     "gru": _gru_leaves,
     "gtrxl": _gtrxl_leaves,

@@ -26,9 +26,12 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return 0.5 + 0.5 * np.tanh(0.5 * x)
 
 
+_ZERO = np.zeros((), np.float32)  # an array: turning a Python number into one takes longer than comparing with it
+
+
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
-    "relu": lambda x: np.maximum(x, 0),
+    "relu": lambda x: np.maximum(x, _ZERO),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     "silu": lambda x: x * _sigmoid(x),
     "swish": lambda x: x * _sigmoid(x),
@@ -86,7 +89,7 @@ class NumpyNetwork(SpecNetwork):
             return None
         if layer.kind == "to_float":
             gain = self.dtype.type(layer.gain)
-            return lambda x: x.astype(self.dtype) if gain == 1 else x.astype(self.dtype) * gain
+            return lambda x: x.astype(self.dtype, copy=False) if gain == 1 else x.astype(self.dtype) * gain
         if layer.kind == "activation":
             return ACTIVATIONS[layer.activation or ""]
         if layer.kind == "flatten":
@@ -101,7 +104,7 @@ class NumpyNetwork(SpecNetwork):
         conv = layer.conv
 
         def dense(x: np.ndarray) -> np.ndarray:
-            x = x @ weights[kernel] if conv is None else convolve(conv, x, weights[kernel])
+            x = x.dot(weights[kernel]) if conv is None else convolve(conv, x, weights[kernel])
             x += weights[bias]
             return x if activation is None else activation(x)
 

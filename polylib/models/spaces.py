@@ -6,6 +6,7 @@ nests exist at the borders only, where people pass and get them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -124,3 +125,16 @@ def unusable_rows(x: np.ndarray, space: gym.Space[Any]) -> np.ndarray:
     if x.dtype.kind != "f":
         return np.zeros(x.shape[:2], np.bool_)
     return ~np.isfinite(x).all(axis=tuple(range(2, x.ndim)))
+
+
+def surely_usable(x: np.ndarray, space: gym.Space[Any]) -> bool:
+    """Whether no observation in `x` (any shape) can be one of `unusable_rows`; cheap, and False where it can't say."""
+    if not isinstance(space, gym.spaces.Box):
+        return False
+    return x.dtype.kind != "f" or finite(x)
+
+
+def finite(x: np.ndarray) -> bool:
+    """Whether the sum of squares of floats is finite, in one pass: then all of them are."""
+    flat = x.ravel()
+    return math.isfinite(flat.dot(flat))

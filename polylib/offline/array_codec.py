@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 import pybase64
 
+from polylib.offline.budget import Budget
 from polylib.offline.object_values import from_tagged, to_json, to_tagged
 
 Encoding = Literal["list", "raw", "lz4"]
@@ -28,8 +29,6 @@ _PREFIX = {"raw": "raw:", "lz4": "lz4:"}
 _DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)|complex(64|128)|[US][0-9]{1,7}|object")
 # lz4 makes at most 255 bytes of one.
 _LZ4_RATIO = 255
-# Text arrays have a fixed width, so that a note could ask for any amount of memory.
-_MAX_TEXT_BYTES = 1 << 30
 
 
 def encode_array(array: np.ndarray, encoding: Encoding) -> tuple[Any, Note]:
@@ -101,12 +100,15 @@ def _encode_objects(array: np.ndarray) -> tuple[Any, Note]:
     return [plain for plain, _ in pairs], note
 
 
-def decode_array(value: Any, note: Note) -> np.ndarray:
+def decode_array(value: Any, note: Note, budget: Budget) -> np.ndarray:
     """The array that `encode_array` was given.
 
     Args:
         value: The column as JSON says it.
         note: What `encode_array` noted of it.
+        budget: What it may take.
+
+    To be called with NumPy's overflows raising.
 
     Raises:
         ValueError: The two don't fit together, or the note is none of `encode_array`'s.
@@ -123,21 +125,23 @@ def decode_array(value: Any, note: Note) -> np.ndarray:
     if dtype == np.object_:
         return _decode_objects(value, shape, note.get("exact"))
     if encoding == "list":
-        return _decode_list(value, dtype, tuple(shape), note.get("nonfinite"))
-    if encoding not in _PREFIX:
+        return _decode_list(value, dtype, tuple(shape), note.get("nonfinite"), budget)
+    if not isinstance(encoding, str) or encoding not in _PREFIX:
         raise ValueError(f"it has the encoding {str(encoding)[:40]!r}: known are 'list', 'raw' and 'lz4'")
-    return _decode_bytes(value, dtype, shape, encoding)
+    return _decode_bytes(value, dtype, shape, encoding, budget)
 
 
-def _decode_list(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], nonfinite: Any) -> np.ndarray:
+def _decode_list(
+    value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], nonfinite: Any, budget: Budget
+) -> np.ndarray:
     if not isinstance(value, list):
         raise ValueError("expected a list")
-    if dtype.kind == "U" and math.prod(shape) * dtype.itemsize > _MAX_TEXT_BYTES:
-        raise ValueError("it would take too much memory")
+    if dtype.kind == "U":
+        # The noted width is that of every text. Numbers take less than the lists that they are in.
+        budget.spend(math.prod(shape) * dtype.itemsize)
     try:
-        with np.errstate(over="raise"):
-            # NumPy makes NaN of the None that stand for non-finite values.
-            array = np.array(value, dtype)
+        # NumPy makes NaN of the None that stand for non-finite values.
+        array = np.array(value, dtype)
         if nonfinite:
             flat = array.reshape(-1)
             for name in ("nan", "inf", "-inf"):
@@ -151,7 +155,7 @@ def _decode_list(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...], nonfi
     return array.reshape(shape)  # lists can't say how wide no rows are
 
 
-def _decode_bytes(value: Any, dtype: np.dtype[Any], shape: list[int], encoding: str) -> np.ndarray:
+def _decode_bytes(value: Any, dtype: np.dtype[Any], shape: list[int], encoding: str, budget: Budget) -> np.ndarray:
     prefix = _PREFIX[encoding]
     if not isinstance(value, str) or value[: len(prefix)] != prefix:
         raise ValueError(f"expected text that starts with {prefix!r}")
@@ -162,6 +166,7 @@ def _decode_bytes(value: Any, dtype: np.dtype[Any], shape: list[int], encoding: 
             # What the note claims is allocated before anything is unpacked.
             if size > _LZ4_RATIO * len(data):
                 raise ValueError(f"{len(data)} bytes can't unpack to the {size} that were noted")
+            budget.spend(size)
             data = lz4.block.decompress(data, uncompressed_size=size, return_bytearray=True) if size else bytearray()
     except (ValueError, lz4.block.LZ4BlockError) as e:
         raise ValueError(f"its {encoding} text is damaged ({e})") from None

@@ -3,17 +3,88 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from polylib.errors import ConfigError, ConfigTypeError
 from polylib.offline.errors import TraceFormatError
+from polylib.offline.io_context import IOContext
 from polylib.offline.json_format import Batch, place
+from polylib.offline.normalized import to_units
 from polylib.policy import columns as c
 from polylib.policy.sample_batch import SampleBatch
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What records are made to fit, and what they must have.
+
+    Attributes:
+        observation_space: Of `obs` and `new_obs`; None: any.
+        action_space: Of `actions`; None: any.
+        required: Columns that every record must have.
+        columns: Names in the files to names of columns.
+        normalized: Box actions are in [-1, 1] and are to be scaled to the space.
+    """
+
+    observation_space: gym.Space[Any] | None = None
+    action_space: gym.Space[Any] | None = None
+    required: Collection[str] = ()
+    columns: Mapping[str, str] | None = None
+    normalized: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        ioctx: IOContext,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
+        required: Collection[str] = (),
+        columns: Mapping[str, str] | None = None,
+        normalized: bool | None = None,
+    ) -> Expected:
+        """What is given, and for what isn't, what the run's config says.
+
+        Raises:
+            ConfigError: `columns` isn't a dict of names, or normalized actions have no space.
+        """
+        config = ioctx.config
+        columns = ioctx.input_config.get("columns") if columns is None else columns
+        if columns is not None and not (
+            isinstance(columns, Mapping) and all(isinstance(x, str) for pair in columns.items() for x in pair)
+        ):
+            raise ConfigTypeError(f"columns={columns!r}: expected names in the files to names of columns, as a dict")
+        if normalized is None:
+            normalized = bool(config.get("actions_in_input_normalized"))
+        action_space = config.get("action_space") if action_space is None else action_space
+        if normalized and action_space is None:
+            raise ConfigError("actions_in_input_normalized=True: scaling them needs an action_space")
+        observation_space = config.get("observation_space") if observation_space is None else observation_space
+        return cls(observation_space, action_space, tuple(required), columns or None, normalized)
+
+    def prepare(self, batch: Batch, where: str) -> Batch:
+        """A batch that fits.
+
+        Args:
+            batch: As it was read; it is changed.
+            where: The file and line, for messages.
+
+        Raises:
+            TraceFormatError: It can't be made to fit; the message names the column.
+        """
+        if self.normalized and self.action_space is not None:
+            to_units(batch, self.action_space, where)
+        return self.check(batch, where)
+
+    def check(self, batch: Batch, where: str) -> Batch:
+        """As `prepare`, for a batch that has polylib's units already."""
+        check_required(batch, self.required, where)
+        return fit_to_spaces(batch, self.observation_space, self.action_space, where)
 
 
 def check_required(batch: Batch, required: Collection[str], where: str) -> None:
@@ -72,7 +143,7 @@ def _fit(name: str, columns: SampleBatch, space: gym.Space[Any] | None) -> Any:
     known = c.COLUMNS.get(name)
     if known is None or known.dtype is None or known.dtype == np.object_ or not isinstance(column, np.ndarray):
         return column
-    return _cast(column, known.dtype)
+    return cast(column, known.dtype)
 
 
 def _fit_space(column: Any, space: gym.Space[Any], is_action: bool) -> Any:
@@ -86,13 +157,13 @@ def _fit_space(column: Any, space: gym.Space[Any], is_action: bool) -> Any:
     shape = space.shape or ()
     row = column.shape[1:]
     if isinstance(space, spaces.Discrete) and not is_action and row == (space.n,):
-        return _cast(column, np.dtype(np.float32))  # one-hot, as preprocessors make of a number
+        return cast(column, np.dtype(np.float32))  # one-hot, as preprocessors make of a number
     if row != shape and len(shape) > 1 and row == (math.prod(shape),):
         column = column.reshape(len(column), *shape)
     elif row != shape:
         raise ValueError(f"its rows have shape {list(row)}, those of {space} have {list(shape)}")
     resolved = c.resolve(c.ACTIONS if is_action else c.OBS, space, space, 0)[1]
-    column = _cast(column, resolved)
+    column = cast(column, resolved)
     _check_range(column, space)
     return column
 
@@ -112,13 +183,22 @@ def _fit_parts(column: Any, space: spaces.Dict | spaces.Tuple, is_action: bool) 
     return tuple(_fit_space(v, part, is_action) for v, part in zip(column, space.spaces, strict=True))
 
 
-def _cast(column: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+def cast(column: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """The column in another dtype.
+
+    Raises:
+        ValueError: It holds no numbers, or some that integers or bools can't be; the message names the row.
+    """
     if column.dtype == dtype:
         return column
     if column.dtype.kind not in "biuf":
         raise ValueError(f"it holds {column.dtype}: expected {dtype}")
     if dtype.kind == "f":
-        return column.astype(dtype)
+        try:
+            with np.errstate(over="raise"):
+                return column.astype(dtype)
+        except FloatingPointError:
+            raise ValueError(f"it holds values too large for {dtype}") from None
     with np.errstate(invalid="ignore"):
         out = column.astype(dtype)
     if not np.array_equal(out, column):

@@ -8,36 +8,43 @@ import lz4.frame
 import numpy as np
 import pybase64
 
+from polylib.offline.budget import Budget
 from polylib.offline.pickled import RefusedError, read_pickled
 from polylib.policy import columns as c
 
 # Of one packed column, unpacked; a few bytes of lz4 can ask for hundreds each.
 MAX_UNPACKED = 1 << 30
 _CHUNK = 1 << 20
+# Columns that are computed with here.
+_FLAT = (c.DONES, c.TERMINATEDS, c.TRUNCATEDS, c.SEQ_LENS)
 _STATE_IN, _STATE_OUT = "state_in_", "state_out_"
 
 
-def column_from_rllib(name: str, value: Any) -> Any:
+def column_from_rllib(name: str, value: Any, budget: Budget) -> Any:
     """A column of one of RLlib's lines: an array [B, ...], or dicts and tuples of arrays.
 
     Args:
         name: The column's name.
         value: What JSON says it is: nested lists, a dict of them, or text, which is a packed column.
+        budget: What it may take.
 
     Raises:
         ValueError: It can't be made an array, or holds more than data.
     """
     if isinstance(value, str):
-        value = _unpack(value)
+        value = _unpack(value, budget)
     elif not isinstance(value, list | dict):
         raise ValueError(f"expected a list, a dict of lists or packed text, got {type(value).__name__}")
-    return _to_arrays(name, value)
+    column = _to_arrays(name, value)
+    if name in _FLAT and not (isinstance(column, np.ndarray) and column.ndim == 1):
+        raise ValueError("expected a list with a single value for each row")
+    return column
 
 
-def _unpack(text: str) -> Any:
+def _unpack(text: str, budget: Budget) -> Any:
     try:
         data = pybase64.b64decode(text, validate=True)
-        return read_pickled(_decompress(data))
+        return read_pickled(_decompress(data), budget)
     except RefusedError as e:
         raise ValueError(f"refused: {e}") from None
     except (ValueError, RuntimeError, EOFError) as e:
@@ -91,7 +98,7 @@ def rllib_batch(columns: dict[str, Any]) -> dict[str, Any]:
     if c.DONES in columns and c.TERMINATEDS not in columns:
         columns = {c.TERMINATEDS if name == c.DONES else name: column for name, column in columns.items()}
     for name in (c.TERMINATEDS, c.TRUNCATEDS):
-        if name in columns and isinstance(columns[name], np.ndarray):
+        if name in columns:
             columns[name] = columns[name].astype(np.bool_)
     if c.TERMINATEDS in columns and c.TRUNCATEDS not in columns:
         columns[c.TRUNCATEDS] = np.zeros_like(columns[c.TERMINATEDS])
@@ -106,7 +113,7 @@ def _rows_of_sequences(columns: dict[str, Any]) -> dict[str, Any]:
     """
     lengths = columns.pop(c.SEQ_LENS)
     rows = next((len(column) for column in columns.values() if isinstance(column, np.ndarray)), 0)
-    good = isinstance(lengths, np.ndarray) and lengths.ndim == 1 and lengths.dtype.kind in "iu" and lengths.size
+    good = lengths.dtype.kind in "iu" and lengths.size
     if not good or lengths.min() < 1 or lengths.sum() != rows:
         raise ValueError(f"the lengths of sequences don't add up to the {rows} rows of the other columns")
     starts = np.cumsum(lengths) - lengths

@@ -10,10 +10,9 @@ Lines without that key are read too: RLlib's of both layouts and all ages.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,6 +20,7 @@ import orjson
 
 from polylib.errors import BatchError
 from polylib.offline.array_codec import Encoding, Note, decode_array, dumps, encode_array
+from polylib.offline.budget import Budget
 from polylib.offline.errors import CorruptLineError, TraceFormatError
 from polylib.offline.foreign import column_from_rllib, rllib_batch
 from polylib.policy.sample_batch import DEFAULT_POLICY_ID, MultiAgentBatch, SampleBatch
@@ -33,7 +33,12 @@ _KEY = "polylib"
 _MAX_DEPTH = 32
 
 
-def encode_record(batch: Batch, compress_columns: Collection[str] = (), format: Format = "json") -> bytes:
+def encode_record(
+    batch: Batch,
+    compress_columns: Collection[str] = (),
+    format: Format = "json",
+    spaces: Mapping[str, Any] | None = None,
+) -> bytes:
     """A batch as one line, with its newline.
 
     Args:
@@ -41,6 +46,7 @@ def encode_record(batch: Batch, compress_columns: Collection[str] = (), format: 
         compress_columns: Names of columns that are packed (lz4); the others are lists of numbers.
         format: `"json"`, or `"polylib"`: raw bytes in base64 for all columns, none compressed. Reads and writes faster
             than lists, and only polylib reads it.
+        spaces: JSON that is noted as the spaces of all records of the file.
 
     Raises:
         TraceFormatError: A column can't be recorded; the message names it.
@@ -58,16 +64,30 @@ def encode_record(batch: Batch, compress_columns: Collection[str] = (), format: 
                 what = f"column {name!r} of policy {policy_id!r}"
                 raise TraceFormatError(f"{what} can't be recorded: it holds {e}") from e
         policy_batches[policy_id] = values
+    key = {"version": VERSION, "type": type(batch).__name__, "columns": notes}
+    if spaces:
+        key["spaces"] = spaces
     record = {
         "type": "MultiAgentBatch",
         "count": multi.count,
-        _KEY: {"version": VERSION, "type": type(batch).__name__, "columns": notes},
+        _KEY: key,
         "policy_batches": policy_batches,
     }
     try:
         return dumps(record) + b"\n"
     except TypeError as e:
         raise TraceFormatError(f"a batch can't be recorded as JSON: {e}") from e
+
+
+def spaces_in(line: bytes, where: str) -> Any:
+    """What a line notes as spaces, as JSON; None if it notes none, or isn't a record of polylib's.
+
+    Raises:
+        CorruptLineError: It isn't whole JSON.
+    """
+    record = _parse(line, where)
+    key = record.get(_KEY) if isinstance(record, dict) else None
+    return key.get("spaces") if isinstance(key, dict) else None
 
 
 def _encode(column: Any, encoding: Encoding, depth: int = 0) -> tuple[Any, Note]:
@@ -84,34 +104,31 @@ def _encode(column: Any, encoding: Encoding, depth: int = 0) -> tuple[Any, Note]
     return [value for value, _ in items], {"tuple": [note for _, note in items]}
 
 
-def decode_record(line: bytes, where: str) -> Batch:
+def decode_record(line: bytes, where: str, renamed: Mapping[str, str] | None = None) -> Batch:
     """The batch of a line.
 
     Args:
         line: One line, ours or RLlib's.
         where: The file and line, for messages.
+        renamed: Names in the line to names that the columns get.
 
     Raises:
         CorruptLineError: It isn't whole JSON.
         TraceFormatError: It isn't a batch, or a column's content is impossible or refused; the message names it.
     """
-    with _collector_paused():
-        return _decode_record(line, where)
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Thousands of short-lived lists would start the cycle collector again and again, for a third of the time."""
-    enabled = gc.isenabled()
+    # Thousands of short-lived lists would start the cycle collector again and again, for a third of the time.
+    collects = gc.isenabled()
     gc.disable()
     try:
-        yield
+        # Of overflows: values that the noted dtype can't hold. Set here, as it takes longer than making a small array.
+        with np.errstate(over="raise"):
+            return _decode_record(line, where, renamed)
     finally:
-        if enabled:
+        if collects:
             gc.enable()
 
 
-def _decode_record(line: bytes, where: str) -> Batch:
+def _decode_record(line: bytes, where: str, renamed: Mapping[str, str] | None) -> Batch:
     record = _parse(line, where)
     if isinstance(record, dict) and isinstance(record.get("value"), dict) and "type" not in record:
         record = record["value"]  # as RLlib's dataset writer wraps it
@@ -123,8 +140,8 @@ def _decode_record(line: bytes, where: str) -> Batch:
     try:
         if kind == "SampleBatch":
             values = {name: value for name, value in record.items() if name not in ("type", "count", _KEY)}
-            return _foreign_batch(values, DEFAULT_POLICY_ID, where)
-        return _decode_multi(record, where)
+            record = {"policy_batches": {DEFAULT_POLICY_ID: values}}
+        return _decode_multi(record, where, renamed)
     except RecursionError:
         raise TraceFormatError(f"{where}: values nested too deeply") from None
 
@@ -142,16 +159,21 @@ def _parse(line: bytes, where: str) -> Any:
         raise CorruptLineError(f"{where}: not whole JSON ({strict})") from None
 
 
-def _decode_multi(record: dict[str, Any], where: str) -> Batch:
+def _decode_multi(record: dict[str, Any], where: str, renamed: Mapping[str, str] | None) -> Batch:
     policies = record.get("policy_batches")
     if not isinstance(policies, dict) or not all(isinstance(values, dict) for values in policies.values()):
         raise TraceFormatError(f"{where}: 'policy_batches' isn't an object that holds the columns of each policy")
     ours = record.get(_KEY)
+    if renamed:
+        policies = _rename(policies, renamed, where)
+    budget = Budget()
     if ours is None:
-        batches = {policy_id: _foreign_batch(values, policy_id, where) for policy_id, values in policies.items()}
+        batches = {p: _foreign_batch(values, p, where, budget) for p, values in policies.items()}
     else:
         notes = _check_key(ours, where)
-        batches = {p: _our_batch(values, notes.get(p), p, where) for p, values in policies.items()}
+        if renamed:
+            notes = {p: _renamed(note, renamed) for p, note in notes.items() if isinstance(note, dict)}
+        batches = {p: _our_batch(values, notes.get(p), p, where, budget) for p, values in policies.items()}
     count = record.get("count", max((batch.count for batch in batches.values()), default=0))
     if type(count) is not int or count < 0:
         raise TraceFormatError(f"{where}: 'count' is {str(count)[:40]!r}: expected the number of environment steps")
@@ -160,6 +182,28 @@ def _decode_multi(record: dict[str, Any], where: str) -> Batch:
     if ours.get("type") == "SampleBatch" and list(batches) == [DEFAULT_POLICY_ID]:
         return batches[DEFAULT_POLICY_ID]
     return MultiAgentBatch(batches, count)
+
+
+def _rename(policies: dict[str, dict[str, Any]], renamed: Mapping[str, str], where: str) -> dict[str, dict[str, Any]]:
+    there = {name for values in policies.values() for name in values}
+    for theirs, ours in renamed.items():
+        if theirs not in there and ours not in there:
+            raise TraceFormatError(
+                f"{where}, column {theirs!r}: missing, but `columns` says that it is to be {ours!r}; the record has "
+                f"{', '.join(map(repr, sorted(there))) or 'no columns'}"
+            )
+    for policy_id, values in policies.items():
+        new = _renamed(values, renamed)
+        if len(new) < len(values):
+            twice = next(ours for theirs, ours in renamed.items() if theirs in values and ours in values)
+            raise TraceFormatError(
+                f"{place(where, policy_id, twice)}: two columns would have this name, by what `columns` says"
+            )
+    return {policy_id: _renamed(values, renamed) for policy_id, values in policies.items()}
+
+
+def _renamed(values: dict[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
+    return {renamed.get(name, name): value for name, value in values.items()}
 
 
 def _check_key(ours: Any, where: str) -> dict[str, Any]:
@@ -174,36 +218,36 @@ def _check_key(ours: Any, where: str) -> dict[str, Any]:
     return ours["columns"]
 
 
-def _our_batch(values: dict[str, Any], notes: Any, policy_id: str, where: str) -> SampleBatch:
+def _our_batch(values: dict[str, Any], notes: Any, policy_id: str, where: str, budget: Budget) -> SampleBatch:
     if not isinstance(notes, dict) or notes.keys() != values.keys():
         raise TraceFormatError(f"{where}: the key {_KEY!r} doesn't list the columns that policy {policy_id!r} has")
     columns = {}
     for name, value in values.items():
         try:
-            columns[name] = _decode(value, notes[name])
+            columns[name] = _decode(value, notes[name], budget)
         except (ValueError, OverflowError, MemoryError) as e:
             raise TraceFormatError(f"{place(where, policy_id, name)}: {e}") from None
     return _batch(columns, policy_id, where)
 
 
-def _decode(value: Any, note: Any) -> Any:
+def _decode(value: Any, note: Any, budget: Budget) -> Any:
     if not isinstance(note, dict):
         raise ValueError("its dtype and shape aren't noted")
     if "dict" in note or "tuple" in note:
         parts = note.get("dict", note.get("tuple"))
         if type(parts) is dict and type(value) is dict and parts.keys() == value.keys():
-            return {key: _decode(part, parts[key]) for key, part in value.items()}
+            return {key: _decode(part, parts[key], budget) for key, part in value.items()}
         if type(parts) is list and type(value) is list and len(parts) == len(value):
-            return tuple(_decode(part, n) for part, n in zip(value, parts, strict=True))
+            return tuple(_decode(part, n, budget) for part, n in zip(value, parts, strict=True))
         raise ValueError("its parts aren't those that were noted")
-    return decode_array(value, note)
+    return decode_array(value, note, budget)
 
 
-def _foreign_batch(values: dict[str, Any], policy_id: str, where: str) -> SampleBatch:
+def _foreign_batch(values: dict[str, Any], policy_id: str, where: str, budget: Budget) -> SampleBatch:
     columns = {}
     for name, value in values.items():
         try:
-            columns[name] = column_from_rllib(name, value)
+            columns[name] = column_from_rllib(name, value, budget)
         except (ValueError, OverflowError, MemoryError) as e:
             raise TraceFormatError(f"{place(where, policy_id, name)}: {e}") from None
     try:

@@ -17,10 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from polylib.offline.budget import Budget
+
 # Instructions in a pickle, values it holds after shared parts are written out, and bytes of its arrays: a few bytes can
 # ask for any number of references to one list or one buffer. All are far above what a recorded column needs.
 MAX_VALUES = 2_000_000
 MAX_BYTES = 1 << 30
+_VALUE_BYTES = 100  # of a value that is no array, about
 _MAX_DEPTH = 32
 _MAX_DIMS = 32
 
@@ -87,11 +90,12 @@ _PUTS = {"BINPUT", "LONG_BINPUT"}
 _GETS = {"BINGET", "LONG_BINGET"}
 
 
-def read_pickled(data: bytes) -> Any:
+def read_pickled(data: bytes, record: Budget | None = None) -> Any:
     """The value of a pickle that holds data only.
 
     Args:
         data: A pickle of protocol 2 to 5.
+        record: What the record that it is a part of may take.
 
     Returns:
         An array, number, string or None, or lists, tuples and dicts of them. Arrays are writable and in native byte
@@ -101,7 +105,7 @@ def read_pickled(data: bytes) -> Any:
         RefusedError: It holds anything else, is damaged, or would take too much memory.
     """
     try:
-        return _resolve(_Machine().run(data), _Budget(), 0)
+        return _resolve(_Machine().run(data), _Budget(record or Budget()), 0)
     except RefusedError:
         raise
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, MemoryError, EOFError) as e:
@@ -357,14 +361,15 @@ _MAKERS: dict[str, Callable[..., Any]] = {
 
 
 class _Budget:
-    """What may still be made of one pickle."""
+    """What may still be made of one pickle, and of the record that it is a part of."""
 
-    def __init__(self) -> None:
-        self.values, self.bytes = MAX_VALUES, MAX_BYTES
+    def __init__(self, record: Budget) -> None:
+        self.values, self.bytes, self.record = MAX_VALUES, MAX_BYTES, record
 
     def spend(self, values: int, size: int) -> None:
         self.values -= values
         self.bytes -= size
+        self.record.spend(values * _VALUE_BYTES + size)
         if self.values < 0 or self.bytes < 0:
             raise RefusedError("it would take too much memory")
 

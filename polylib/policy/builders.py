@@ -121,6 +121,7 @@ class FrameworkObjective(ActorCritic):
 
     hooks: ClassVar[Hooks]
     columns: tuple[str, ...] = (col.OBS, col.ACTIONS)
+    sees_variables = True
 
     def __init__(self, spec: Any) -> None:
         super().__init__(spec)

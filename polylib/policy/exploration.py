@@ -36,8 +36,9 @@ class RandomActions:
 
     def __init__(self, space: gym.Space[Any], who: str) -> None:
         self.space = space
+        self.discrete = isinstance(space, gym.spaces.Discrete)
         if isinstance(space, gym.spaces.Discrete):
-            self.noise_size = int(space.n)
+            self.noise_size, self._start = int(space.n), int(space.start)
         elif isinstance(space, gym.spaces.Box):
             self.noise_size = int(np.prod(space.shape))
             low, high = space.low.ravel().astype(np.float32), space.high.ravel().astype(np.float32)
@@ -50,20 +51,26 @@ class RandomActions:
                 f"action spaces, not for {space}"
             )
 
-    def noise(self, rng: np.random.Generator, rows: int) -> np.ndarray:
-        """Numbers for `sample`, `[rows, noise_size]`."""
-        if isinstance(self.space, gym.spaces.Discrete):
-            return -np.log(np.maximum(rng.standard_exponential((rows, self.noise_size), dtype=np.float32), 2.0**-24))
-        uniform = rng.random((rows, self.noise_size), dtype=np.float32)
-        if self._bounded.all():
-            return uniform
-        return np.where(self._bounded, uniform, rng.standard_normal(uniform.shape, dtype=np.float32))
+    def noise(self, rng: np.random.Generator, rows: int, before: int = 0) -> np.ndarray:
+        """Numbers for `sample`, `[rows, noise_size]`; with `before` as many columns of uniform numbers before them."""
+        found = rng.random((rows, before + self.noise_size), dtype=np.float32)
+        if not self.discrete and not self._bounded.all():
+            normal = rng.standard_normal((rows, self.noise_size), dtype=np.float32)
+            found[:, before:] = np.where(self._bounded, found[:, before:], normal)
+        return found
 
-    def sample(self, ops: Any, noise: Array, dist: Distribution, dist_inputs: Array) -> Any:
-        """Actions `[B, *action_shape]`; of discrete ones that a mask forbids (very low inputs) none."""
-        if isinstance(self.space, gym.spaces.Discrete):
-            allowed = ops.where(dist_inputs > -1e8, noise, -1e9)
-            return ops.argmax(allowed) + int(self.space.start)
+    def sample(self, ops: Any, noise: Array, allowed: Array | None = None) -> Any:
+        """Actions `[B, *action_shape]`.
+
+        Args:
+            ops: the backend's `Ops`.
+            noise: what `noise` drew.
+            allowed: `[B, n] bool`, the discrete actions to choose from; None: all.
+        """
+        if self.discrete:
+            # The largest of independent numbers of one distribution is as likely to be any of them.
+            choice = ops.argmax(noise if allowed is None else ops.where(allowed, noise, -1.0))
+            return choice + self._start if self._start else choice
         scaled = ops.constant(self._low) + noise * ops.constant(self._range)
         return ops.reshape(scaled, (-1, *(self.space.shape or ())))
 
@@ -136,11 +143,8 @@ class Exploration(ABC):
             quiet = np.zeros((rows, self.noise_size), np.float32)
             quiet[:, 0] = 1.0
             return quiet
-        parts = [rng.random((rows, 1), dtype=np.float32)]
-        if self.random is not None:
-            parts.append(self.random.noise(rng, rows))
-        parts.append(self._own_noise(rng, rows))
-        return np.concatenate(parts, 1)
+        first = np.ones((rows, 1), np.float32) if self.random is None else self.random.noise(rng, rows, before=1)
+        return np.concatenate([first, self._own_noise(rng, rows)], 1) if self._own_size() else first
 
     def _own_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray:
         return self.dist.noise(rng, rows)
@@ -158,8 +162,11 @@ class Exploration(ABC):
         actions, raw = self._own_actions(ops, dist_inputs, noise[:, first:], c)
         if self.random is None:
             return actions, raw
-        anything = self.random.sample(ops, noise[:, 1:first], self.dist, dist_inputs)
         randomly = noise[:, 0] < self._random_share(c)
+        if ops.framework == "numpy" and not np.count_nonzero(randomly):
+            return actions, raw  # as most of the time; in a graph nobody knows
+        # A mask makes the inputs of what it forbids very low.
+        anything = self.random.sample(ops, noise[:, 1:first], dist_inputs > -1e8 if self.random.discrete else None)
         shape = tuple(getattr(self.space, "shape", ()) or ())
         mixed = ops.where(ops.reshape(randomly, (-1, *[1] * len(shape))), anything, actions)
         if raw is None:
@@ -167,6 +174,18 @@ class Exploration(ABC):
         # What a random action would have been before scaling; likelihoods of it aren't used by off-policy learning.
         unscaled = self.dist.to_raw(ops, anything) if hasattr(self.dist, "to_raw") else raw
         return mixed, ops.where(ops.reshape(randomly, (-1, 1)), unscaled, raw)
+
+    def at_random(self, noise: np.ndarray, allowed: np.ndarray | None, c: Mapping[str, float]) -> np.ndarray | None:
+        """What `actions` chooses where that is a random action in every row; None where it isn't.
+
+        Args:
+            noise: what `noise` drew `[B, noise_size]`.
+            allowed: an action mask `[B, n] bool`, or None.
+            c: coefficients.
+        """
+        if self.random is None or np.count_nonzero(noise[:, 0] < self._random_share(c)) < len(noise):
+            return None
+        return self.random.sample(numpy_ops, noise[:, 1 : 1 + self.random.noise_size], allowed)
 
     @abstractmethod
     def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:

@@ -62,27 +62,32 @@ class Fragment:
 
         The other columns are shared with `batch`, which stays as it is.
         """
-        obs = self.batch[c.OBS]
-
-        def shifted(x: np.ndarray, last: Any) -> np.ndarray:
-            last = np.asarray(last)
-            if last.shape != (len(self.ends), *x.shape[1:]):
-                raise BatchError(
-                    f"last_obs has shape {last.shape}: expected {(len(self.ends), *x.shape[1:])}, one observation for "
-                    "each segment."
-                )
-            out = np.empty_like(x)
-            out[:-1] = x[1:]
-            out[self.ends - 1] = last
-            return out
-
         out = self.batch.copy(shallow=True)
+        out[c.NEXT_OBS] = self.new_obs()
+        return out
+
+    def new_obs(self) -> Any:
+        """The observation after each row [B, *obs], nested as `obs` is: `last_obs` at segment ends."""
+        obs = self.batch[c.OBS]
+        if isinstance(obs, np.ndarray):
+            return self._shifted(obs, self.last_obs)
         try:
-            out[c.NEXT_OBS] = tree.map_structure(shifted, obs, self.last_obs)
+            return tree.map_structure(self._shifted, obs, self.last_obs)
         except BatchError:
             raise
         except (TypeError, ValueError) as e:
             raise BatchError(f"last_obs isn't nested as the column {c.OBS!r} is: {e}") from e
+
+    def _shifted(self, x: np.ndarray, last: Any) -> np.ndarray:
+        last = np.asarray(last)
+        if last.shape != (len(self.ends), *x.shape[1:]):
+            raise BatchError(
+                f"last_obs has shape {last.shape}: expected {(len(self.ends), *x.shape[1:])}, one observation for "
+                "each segment."
+            )
+        out = np.empty_like(x)
+        out[:-1] = x[1:]
+        out[self.ends - 1] = last
         return out
 
 
@@ -94,6 +99,8 @@ def check_segments(starts: np.ndarray, ends: np.ndarray, rows: int) -> None:
     """
     if starts.ndim != 1 or starts.shape != ends.shape:
         raise BatchError(f"starts {starts.shape} and ends {ends.shape}: expected two vectors of the same length.")
+    if len(starts) == 1 and starts[0] == 0 and ends[0] == rows and rows > 0:
+        return  # a single segment, as in the small fragments of algorithms that replay
     covers = bool(len(starts)) and starts[0] == 0 and ends[-1] == rows and bool(np.all(starts[1:] == ends[:-1]))
     if not covers and (rows or len(starts)):
         raise BatchError(

@@ -91,8 +91,15 @@ class Objective(ABC):
     acting: tuple[str, ...] = ()
     #: Whether workers compute values of a fragment before it is postprocessed.
     needs_values: bool = True
-    #: Whether updates come every few steps, and not after a whole batch of them.
-    updates_often: bool = False
+    #: Whether `postprocess` then uses values of all rows, and not only of what follows them where sampling stopped.
+    needs_row_values: bool = True
+    #: Whether `postprocess` takes what acting says beside actions and states (`action_logp`, ...).
+    needs_extras: bool = True
+    #: Whether rows read from files are postprocessed whatever the config's `postprocess_inputs` says.
+    postprocesses_inputs: bool = False
+
+    #: Whether losses look at variables, beside calling networks.
+    sees_variables: bool = False
 
     #: Frameworks that it runs in.
     frameworks: tuple[str, ...] = ("tf", "tf2", "torch")
@@ -121,6 +128,11 @@ class Objective(ABC):
             custom=config.get("model", {}).get("custom_action_dist"),
             framework=config.get("framework"),
         )
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether `postprocess` uses later rows of an episode: those that files hold apart are put together for it."""
+        return False
 
     def bind(self, policy: Any) -> None:  # noqa: B027  (most need none)
         """Called by the policy that this is the objective of, before it builds networks; raises if it can't be one."""
@@ -179,6 +191,18 @@ class Objective(ABC):
             `action_raw: [B, k]`, and `state_out_i` for recurrent networks.
         """
 
+    def choose(
+        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """`act` for those who take nothing but actions and states; what else there is may be left out."""
+        return self.act(ops, nets, inputs, noise, c)
+
+    def choose_blindly(
+        self, inputs: Mapping[str, np.ndarray], noise: np.ndarray, c: Mapping[str, float]
+    ) -> dict[str, np.ndarray] | None:
+        """What `choose` returns, in NumPy, where it doesn't depend on the networks; None where it does."""
+        return None
+
     def taken(self, batch: Mapping[str, Array]) -> Any:
         """The actions of flat columns as the distribution takes them: an array, or the parts of a Dict or Tuple."""
         if "actions" in batch:
@@ -236,6 +260,27 @@ class Objective(ABC):
 def next_inputs(batch: Mapping[str, Array]) -> dict[str, Array]:
     """The columns of `new_obs` under the names by which networks know observations."""
     return {f"obs{name[len('new_obs'):]}": x for name, x in batch.items() if name.partition("/")[0] == "new_obs"}
+
+
+def ahead(
+    ops: Any,
+    network: Any,
+    now: Mapping[str, Array],
+    then: Mapping[str, Array],
+    outputs: tuple[str, ...],
+    training: bool = False,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """A network's outputs for `now`, and as constants those for `then`: in one pass where the backend can."""
+    both = getattr(network, "ahead", None)
+    found = None if both is None else both(now, then, outputs, training)
+    if found is None:
+        found = network(now, outputs, training), ops.no_gradient(lambda: network(then, outputs))
+    return found
+
+
+def frozen(network: Any) -> Any:
+    """A network whose weights a loss doesn't move: its gradient goes to what goes in only, where backends can tell."""
+    return getattr(network, "frozen", network)
 
 
 def row_mean(ops: Any, batch: Mapping[str, Array]) -> Callable[[Array], Array]:

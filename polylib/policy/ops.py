@@ -47,6 +47,9 @@ class Ops(Protocol):
     def relu(self, x: Array) -> Array:
         """max(x, 0)."""
 
+    def huber(self, x: Array, threshold: float) -> Array:
+        """`x^2 / 2` where `|x|` is at most the threshold, `threshold * (|x| - threshold / 2)` beyond."""
+
     def matmul(self, x: Array, y: Array) -> Array:
         """Product of the last two axes; those before are a batch, broadcast."""
 
@@ -82,6 +85,9 @@ class Ops(Protocol):
 
     def max(self, x: Array, axis: int | None = None) -> Array:
         """Maximum."""
+
+    def min(self, x: Array, axis: int | None = None) -> Array:
+        """Minimum."""
 
     def argmax(self, x: Array) -> Array:
         """Index of the first maximum on the last axis, int64."""
@@ -121,6 +127,9 @@ class Ops(Protocol):
 
     def stop_gradient(self, x: Array) -> Array:
         """x as a constant for differentiation."""
+
+    def no_gradient(self, compute: Callable[[], Any]) -> Any:
+        """`compute()`, an array or a tuple of arrays, as constants for differentiation: computed without a trace."""
 
     def reverse_scan(self, step: Callable[..., Array], init: Array, xs: Sequence[Array]) -> Array:
         """`acc = step(acc, *[x[t] for x in xs])` for t = T-1 ... 0; returns every acc, `[T, ...]` in time order."""

@@ -72,8 +72,6 @@ class Policy(ABC):
     nets: Mapping[str, Any]  # the backend's networks by name, see `polylib.models.networks.Network`
     #: Up to how many rows the backend acts through NumPy copies of its networks, which is where that is faster.
     mirror_rows: ClassVar[float] = 0
-    #: Whether that is faster also when every step is followed by an update, so that every action needs new copies.
-    mirrors_each_update: ClassVar[bool] = True
 
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.config = spec, spec.config
@@ -100,9 +98,10 @@ class Policy(ABC):
             and self.objective.numpy_acting
             # Convolutions are faster in a framework than in NumPy, whatever it costs to get there.
             and all(isinstance(x, NetworkSpec) and not x.convolutional for x in self.network_specs.values())
-            and (self.mirrors_each_update or not self.objective.updates_often)
         )
-        self._mirror: dict[str, NumpyNetwork] = {}  # empty: to be made from the weights
+        self._mirror: dict[str, NumpyNetwork] = {}  # empty: to be made
+        self._mirror_keys: list[str] = []
+        self._mirror_is_old = False  # its weights are to be read again
         #: Whether exploring goes by perturbed weights, and `new_episode` is to be called.
         self.perturbs = self.objective.exploration is not None and self.objective.exploration.perturbs
         self._perturbed: dict[str, NumpyNetwork] = {}  # empty: to be made from the weights
@@ -148,27 +147,34 @@ class Policy(ABC):
             inputs.update(self.filter({name: inputs[name] for name in columns}, update=False))
         return self.act(inputs, explore)
 
-    def act(self, inputs: dict[str, np.ndarray], explore: bool | None = None) -> ActionOutput:
+    def act(
+        self, inputs: dict[str, np.ndarray], explore: bool | None = None, extras: bool = True
+    ) -> ActionOutput:
         """Chooses actions for inputs that are known to fit: what samplers call, step by step.
 
         Args:
             inputs: flat columns `[B, ...]` as networks see them: `obs` (or its parts, `obs/...`), filtered; `state_i`,
                 `prev_actions`, `prev_rewards` and `action_mask` where the policy takes them.
             explore: as in `compute_actions`.
+            extras: False: nobody takes them, so that there may be none.
         """
         size = len(next(iter(inputs.values())))
         if explore is None:
             explore = self.config.get("explore", True)
         noise = self.objective.act_noise(self.rng, size, explore)
+        shapes = self.inputs.state_shapes
+        extras = extras or self.objective.dist.on_host
+        out: dict[str, np.ndarray] | None = None
         if explore and self.perturbs:
             out = self._act_perturbed(inputs, noise)
-        elif self._mirroring and size <= self.mirror_rows:
-            out = self._act_in_numpy(inputs, noise)
-        else:
-            out = self._act(inputs, noise)
+        elif not extras and not shapes:
+            out = self.objective.choose_blindly(inputs, noise, self.coefficients)
+        if out is None and self._mirroring and size <= self.mirror_rows:
+            out = self._act_in_numpy(inputs, noise, extras)
+        elif out is None:
+            out = self._act(inputs, noise, extras)
         if explore and self.objective.dist.on_host:
             self._draw_on_host(out)
-        shapes = self.inputs.state_shapes
         state = [out.pop(f"state_out_{i}") for i in range(len(shapes))] if shapes else []
         if self.inputs.nested_actions:
             actions = unflatten(self.action_space, self._pop_actions(out), "actions")
@@ -325,6 +331,7 @@ class Policy(ABC):
             BatchError: naming the column that is missing or doesn't fit.
         """
         prepared = self.inputs.prepare(batch)
+        self._before_update()
         stats, rows = self._learn(prepared.columns, self._learning_noise(prepared, (prepared.size,)))
         self._weights_changed()
         self.num_updates += 1
@@ -355,6 +362,7 @@ class Policy(ABC):
             raise BatchError(f"indices from {indices.min()} to {indices.max()}: the batch has rows 0 to {size - 1}")
         indices = np.ascontiguousarray(indices, np.int32)
         noise = self._learning_noise(prepared, indices.shape)
+        self._before_update()
         stats = self._learn_minibatches(prepared.columns, noise, indices)
         self._weights_changed()
         self.num_updates += len(indices)
@@ -389,6 +397,7 @@ class Policy(ABC):
         """
         self.coefficients.update(self._check_coefficients(values))
         self._c = np.fromiter(self.coefficients.values(), np.float32, len(self.coefficients))
+        self._scheduled: Mapping[str, float] | None = None  # what the schedules said, if nothing was set since
 
     def _check_coefficients(self, values: Mapping[str, float]) -> dict[str, float]:
         for name in values:
@@ -402,7 +411,10 @@ class Policy(ABC):
     def set_timestep(self, timestep: int) -> None:
         """Moves schedules to `timestep` environment steps sampled by all workers."""
         self.global_timestep = int(timestep)
-        self.set_coefficients(**self.objective.scheduled(self.global_timestep))
+        values = self.objective.scheduled(self.global_timestep)
+        if values != self._scheduled:  # most schedules stand still most of the time
+            self.set_coefficients(**values)
+            self._scheduled = values
 
     def update_target(self, tau: float = 1.0) -> None:
         """Moves target networks towards those they follow: `target = (1 - tau) * target + tau * source`."""
@@ -645,10 +657,20 @@ class Policy(ABC):
     def _build(self) -> None:
         """Makes networks and optimizers; weights are set right after."""
 
-    def _act_in_numpy(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
+    def _act_in_numpy(self, inputs: dict[str, np.ndarray], noise: np.ndarray, extras: bool) -> dict[str, np.ndarray]:
         if not self._mirror:
             self._mirror = self._numpy_networks()
-        return self.objective.act(numpy_ops, self._mirror, inputs, noise, self.coefficients)
+            self._mirror_keys = [key for net in self._mirror.values() for key in net.spec.shapes()]
+        elif self._mirror_is_old:
+            weights = self._acting_weights(self._mirror_keys)
+            for net in self._mirror.values():
+                net.weights.update(weights)
+        self._mirror_is_old = False
+        return self._acting(extras)(numpy_ops, self._mirror, inputs, noise, self.coefficients)
+
+    def _acting(self, extras: bool) -> Callable[..., dict[str, Any]]:
+        """`Objective.act`, or without extras `choose`."""
+        return self.objective.act if extras else self.objective.choose
 
     def _numpy_networks(self, change: Callable[[Weights], Weights] | None = None) -> dict[str, NumpyNetwork]:
         """The networks that act, on NumPy."""
@@ -694,7 +716,10 @@ class Policy(ABC):
 
     def _weights_changed(self) -> None:
         """Copies of the weights are old now."""
-        self._mirror, self._perturbed = {}, {}
+        self._mirror_is_old, self._perturbed = True, {}
+
+    def _before_update(self) -> None:  # noqa: B027
+        """Called before weights are updated: views of them may be given up here."""
 
     @abstractmethod
     def _get_model(self) -> Any:
@@ -715,8 +740,8 @@ class Policy(ABC):
         """The `Ops` that work on what `model` returns."""
 
     @abstractmethod
-    def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
-        """What `Objective.act` returns."""
+    def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray, extras: bool) -> dict[str, np.ndarray]:
+        """What `Objective.act` returns, or without extras `choose`."""
 
     @abstractmethod
     def _values(self, inputs: dict[str, np.ndarray]) -> np.ndarray | None:

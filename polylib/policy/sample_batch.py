@@ -74,6 +74,14 @@ class SampleBatch(MutableMapping[str, Any]):
         for name, value in dict(columns, **kwargs).items():
             self[name] = value
 
+    @classmethod
+    def of_columns(cls, columns: dict[str, Any], count: int) -> SampleBatch:
+        """A batch around columns that are known to be arrays of `count` rows: no conversion, no check, no copy."""
+        batch = cls.__new__(cls)
+        batch._columns = columns
+        batch._count = count
+        return batch
+
     # -- mapping -----------------------------------------------------------------------------------------------------
 
     @overload
@@ -185,7 +193,7 @@ class SampleBatch(MutableMapping[str, Any]):
     def copy(self, shallow: bool = False) -> SampleBatch:
         """A copy of the batch; with `shallow` it shares the arrays."""
         if shallow:
-            return _wrap(dict(self._columns), self._count)
+            return SampleBatch.of_columns(dict(self._columns), self._count)
         return self._apply(np.copy, self._count)
 
     def shuffle(self, rng: np.random.Generator | None = None) -> SampleBatch:
@@ -269,7 +277,7 @@ class SampleBatch(MutableMapping[str, Any]):
         return MultiAgentBatch({DEFAULT_POLICY_ID: self}, self._count)
 
     def _apply(self, f: Callable[[np.ndarray], np.ndarray], count: int) -> SampleBatch:
-        return _wrap({name: _map(f, value) for name, value in self._columns.items()}, count)
+        return SampleBatch.of_columns({name: _map(f, value) for name, value in self._columns.items()}, count)
 
 
 class MultiAgentBatch:
@@ -350,19 +358,12 @@ def concat_samples(samples: Sequence[SampleBatch | MultiAgentBatch]) -> SampleBa
     return _concat_multi([sample.as_multi_agent() for sample in samples if sample.count or sample.agent_steps()])
 
 
-def _wrap(columns: dict[str, Any], count: int) -> SampleBatch:
-    """A batch of columns that are known to fit: no conversion, no check."""
-    batch = SampleBatch.__new__(SampleBatch)
-    batch._columns = columns
-    batch._count = count
-    return batch
-
-
 def _map(f: Callable[..., Any], *values: Any) -> Any:
     """Applies f to the leaves; plain arrays, by far the most columns, skip the walk through a structure."""
-    if all(isinstance(value, np.ndarray) for value in values):
-        return f(*values)
-    return tree.map_structure(f, *values)
+    for value in values:
+        if not isinstance(value, np.ndarray):
+            return tree.map_structure(f, *values)
+    return f(*values)
 
 
 def _leaves(value: Any) -> list[np.ndarray]:
@@ -427,7 +428,7 @@ def _concat_single(batches: Sequence[SampleBatch]) -> SampleBatch:
         except (TypeError, ValueError) as e:
             kinds = ", ".join(dict.fromkeys(_describe(batch[name]) for batch in batches))
             raise BatchError(f"Column {name!r} can't be concatenated: {kinds} don't fit together.") from e
-    return _wrap(joined, sum(batch.count for batch in batches))
+    return SampleBatch.of_columns(joined, sum(batch.count for batch in batches))
 
 
 def _concat_multi(batches: Sequence[MultiAgentBatch]) -> MultiAgentBatch:

@@ -49,6 +49,9 @@ CASES = {
     "SAC_discrete": ("SAC", "CartPole-v1", {**REPLAY, "target_network_update_freq": 10}),
     "DDPG": ("DDPG", "Pendulum-v1", {**REPLAY, "num_envs_per_worker": 2, "exploration_config": NOISE}),
     "TD3": ("TD3", "Pendulum-v1", {**REPLAY, "exploration_config": NOISE}),
+    "CQL": ("CQL", "Pendulum-v1", {**REPLAY, "bc_iters": 20, "lagrangian": True}),
+    "CRR": ("CRR", "Pendulum-v1", {**REPLAY, "target_update_grad_intervals": 7}),
+    "IQL": ("IQL", "CartPole-v1", {**REPLAY, "replay_buffer_config": {"type": "MultiAgentPrioritizedReplayBuffer"}}),
     "A2C": ("A2C", "CartPole-v1", {**QUICK, "rollout_fragment_length": 8, "microbatch_size": 3}),
     "PG": ("PG", "CartPole-v1", {**QUICK, "num_envs_per_worker": 2, "lr": [[0, 0.1], [90, 0.0]]}),
 }

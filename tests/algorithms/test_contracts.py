@@ -14,8 +14,13 @@ POLICIES = {
     "DQN": (MASKED, CHOICE, False, {"noisy": True, "lr": 1e-2}),
     "SAC": (OBS, TORQUE, True, {}),
     "DDPG": (OBS, TORQUE, False, {}),
+    "CQL": (OBS, TORQUE, True, {"lagrangian": True}),
+    "CRR": (OBS, TORQUE, True, {}),
+    "IQL": (MASKED, CHOICE, True, {}),
     "A2C": (OBS, TORQUE, True, {"lr": 1e-2}),
     "PG": (OBS, CHOICE, True, {"lr": 1e-2}),
+    "BC": (OBS, TORQUE, True, {"lr": 1e-2}),
+    "MARWIL": (OBS, CHOICE, True, {"lr": 1e-2}),
 }
 
 

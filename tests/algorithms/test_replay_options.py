@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from learners import small_config
 
+from polylib.algorithms.evaluation import evaluation_config
 from polylib.algorithms.registry import algorithm_names, get_algorithm_class, get_config_class
 from polylib.errors import ConfigError, ConfigTypeError, NotBuiltError, UnknownKeyError
 
@@ -101,6 +102,7 @@ def test_networks_with_state_that_arent_there(algo, memory):
             UnknownKeyError,
             "'q_model_config': unknown config key 'model.hid",
         ),
+        ("SAC", {"policy_model_config": {"use_lstm": True}}, NotBuiltError, "'policy_model_config.use_lstm'"),
         ("SAC", {"policy_model_config": {"fcnet_hiddens": "a"}}, ConfigError, "'policy_model_config': .*fcnet_hiddens"),
         ("SAC", {"target_entropy": "low"}, ConfigError, "'target_entropy': got 'low' .*expected a number or 'auto'"),
         ("SAC", {"initial_alpha": 0}, ConfigError, "'initial_alpha': got 0, expected a number > 0"),
@@ -170,3 +172,14 @@ def test_all_are_known_by_name_and_to_tune(name):
     assert getattr(module, f"{name}Config") is get_config_class(name)
     with pytest.raises(AttributeError):
         module.Nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["DQN", "SimpleQ", "DDPG", "TD3"])
+def test_evaluates_greedily_unless_told_otherwise(name):
+    """RLlib's default for these, kept when evaluation_config changes other keys."""
+    env = "CartPole-v1" if name in ("DQN", "SimpleQ") else "Pendulum-v1"
+    config = get_config_class(name)().environment(env)
+    assert evaluation_config(config)["explore"] is False
+    assert evaluation_config(config.copy().evaluation(evaluation_config={"env_config": {}}))["explore"] is False
+    assert evaluation_config(config.copy().evaluation(evaluation_config={"explore": True}))["explore"] is True
+    assert config["explore"] is True

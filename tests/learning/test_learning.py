@@ -1,4 +1,4 @@
-"""PPO with its default settings learns. Minutes of training: run with `make learn`."""
+"""Algorithms learn as fast as benchmarks/LEARNING.md says. Minutes to hours of training: run with `make learn`."""
 
 from __future__ import annotations
 
@@ -82,6 +82,42 @@ def test_a_vision_network_catches_balls(mode):
     assert run.steps is not None and run.first < 0, run
 
 
+# Steps within which seed 0 gets there in each fast mode: half as many again as the slowest of five seeds took, rounded.
+WITHIN = {
+    "ppo-cartpole-450": 60_000,
+    "a2c-cartpole-450": 300_000,
+    "dqn-cartpole-450": 100_000,
+    "sac-pendulum": 12_000,
+    "td3-pendulum": 30_000,
+    "ppo-pendulum-250": 100_000,
+    "ppo-lunarlander": 1_000_000,
+    "dqn-mountaincar": 120_000,
+    "dqn-acrobot": 100_000,
+}
+_NEEDS = {"ppo-lunarlander": "Box2D"}
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("mode", FAST_MODES)
+@pytest.mark.parametrize("task", WITHIN)
+def test_as_fast_as_its_peer(mode, task):
+    """Reaches the bound that Stable-Baselines3's steps are known for."""
+    if task in _NEEDS:
+        pytest.importorskip(_NEEDS[task])
+    run = learning.learn(mode, 0, task, steps=WITHIN[task])
+    assert run.steps is not None and run.first < run.bound, run
+
+
+@pytest.mark.learning
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(not has("tf"), reason="no package for tf")
+@pytest.mark.parametrize("task", [name for name in learning.TASKS if name.startswith("rainbow-")])
+def test_rainbow_and_what_is_left_without_one_of_its_parts(task):
+    run = learning.learn("tf", 0, task)
+    assert run.steps is not None and run.first < 50, run
+
+
 # --- the script, in no time
 
 
@@ -108,3 +144,54 @@ def test_tasks_are_complete():
     for name, task in learning.TASKS.items():
         settings = learning.get_config_class(task.algo)().update_from_dict(dict(task.config))
         assert settings["train_batch_size"] > 0 and task.steps > 0, name
+
+
+def test_each_part_of_rainbow_is_left_out_once():
+    """What a variant changes, and that the plainest one has none of them left."""
+    rainbow = learning.TASKS["rainbow-all"].config
+    key = {"double": "double_q", "dueling": "dueling", "n-step": "n_step", "c51": "num_atoms", "noisy": "noisy"}
+    plain = learning.TASKS["rainbow-none"].config
+    for part in [*key, "prioritized"]:
+        config = learning.TASKS[f"rainbow-no-{part}"].config
+        changed = {name for name in config if config[name] != rainbow.get(name)}
+        assert changed - {"exploration_config"} == {key.get(part, "replay_buffer_config")}, part
+        assert all(plain[name] == config[name] for name in changed), part
+    assert (plain["double_q"], plain["dueling"], plain["noisy"]) == (False, False, False)
+    assert (plain["n_step"], plain["num_atoms"]) == (1, 1)
+
+
+def test_peers_have_the_same_tasks():
+    """Stable-Baselines3's script names environments and bounds of its own; they must be those of the table."""
+    spec = importlib.util.spec_from_file_location("learn_sb3", _PATH.parent / "peers" / "learn_sb3.py")
+    peers = importlib.util.module_from_spec(spec)
+    sys.modules["learn_sb3"] = peers
+    spec.loader.exec_module(peers)
+    assert set(peers.TASKS) == {name for name, task in learning.TASKS.items() if task.peer}
+    for name, peer in peers.TASKS.items():
+        task = learning.TASKS[name]
+        assert (peer.algo, peer.env, peer.bound) == (task.algo, task.env, task.bound), name
+        assert task.config["metrics_num_episodes_for_smoothing"] == peers.LAST, name
+
+
+def test_pages_say_what_the_table_says():
+    rows = learning.read()
+    assert {algo for algos in learning.PAGES.values() for algo in algos} == {t.algo for t in learning.TASKS.values()}
+    for name, algos in learning.PAGES.items():
+        text = learning.page(name).read_text(encoding="utf-8")
+        found = learning.with_results(text, learning.results(algos, rows))
+        assert found == text, f"{learning.page(name)} is behind the table: run benchmarks/learning.py --readmes"
+    with pytest.raises(ValueError, match="the page has no lines '<!-- results"):
+        learning.with_results("# Page\n", "")
+
+
+def test_the_summary_and_the_settings_of_some_tasks():
+    rest = ("-240.0", "-999.0", "1.0", "", "")
+    rows = {}
+    for seed, steps in enumerate(["7000", "6000", ""]):
+        key = ("sac-pendulum", "tf", str(seed))
+        rows[key] = (*key, "-250", steps, *rest)
+    found = learning.results(("SAC",), rows)
+    line = "| sac-pendulum | SAC, Pendulum-v1 | tf | 3 | -250 | 7,000 | 6,000 to 7,000, 1 not | 6,800, 6,000, 6,400 |"
+    assert line in found
+    assert "* `sac-pendulum`: metrics_num_episodes_for_smoothing=20, " in found and "ppo" not in found
+    assert max(map(len, found.splitlines())) <= 120

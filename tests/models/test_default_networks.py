@@ -107,6 +107,12 @@ def test_gradients_of_convolutions_are_numpys(framework):
         np.testing.assert_allclose(found[key], x, rtol=1e-4, atol=1e-5, err_msg=key)
 
 
+def test_post_fcnet_layers_follow_the_hidden_ones_of_vectors_too():
+    spec = actor_critic("policy", S.Box(-1, 1, (3,), F32), 2, config(fcnet_hiddens=[7], post_fcnet_hiddens=[5]))
+    dense = [(layer.fan_in, layer.units, layer.activation) for layer in spec.layers if layer.kind == "dense"]
+    assert dense[:3] == [(3, 7, "tanh"), (7, 5, "relu"), (5, 2, None)]
+
+
 # --- sizes
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,16 @@ def cartpole(rows: int = 6, first: int = 0, eps_id: int = 0, **columns: Any) -> 
             **columns,
         }
     )
+
+
+def peak(function: Callable[[], Any]) -> int:
+    """The most bytes that a function holds at once."""
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def random_array(rng: np.random.Generator, rows: int) -> np.ndarray:

@@ -138,7 +138,7 @@ def test_a_folder_that_went_away_is_one_clear_error(tmp_path):
 
 
 def test_an_address_is_refused():
-    with pytest.raises(TraceFileError, match="'s3://bucket/x': traces are read from and written to local"):
+    with pytest.raises(TraceFileError, match="'s3://bucket/x': traces are written to local folders"):
         JsonWriter("s3://bucket/x")
 
 
@@ -147,6 +147,8 @@ def test_bad_arguments_name_themselves(tmp_path):
         JsonWriter(tmp_path, format="polylb")
     with pytest.raises(ConfigError, match="compress_columns='obs'"):
         JsonWriter(tmp_path, compress_columns="obs")
+    with pytest.raises(ConfigError, match="on_error='ignore': expected 'raise' or 'warn'"):
+        JsonWriter(tmp_path, on_error="ignore")
     with pytest.raises(TypeError, match="expected a SampleBatch or MultiAgentBatch to write, got dict"):
         JsonWriter(tmp_path).write({"obs": [1]})
 
@@ -190,6 +192,35 @@ def test_a_full_disk_is_one_clear_error_and_nothing_whole_is_lost(tmp_path):
     writer.write(cartpole(eps_id=2))
     writer.close()
     assert [batch["eps_id"][0] for batch in JsonReader(tmp_path)] == [0, 2]
+
+
+def test_on_a_full_disk_writing_goes_on_if_it_is_to(tmp_path, caplog):
+    writer = JsonWriter(tmp_path, on_error="warn")
+    writer.write(cartpole(eps_id=0))
+    real = writer._file
+    writer._file = FullDisk(real, 350)
+    for _ in range(5):
+        writer.write(cartpole(eps_id=1))
+    assert writer.lost == 5
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.partition(":")[0] for text in told] == [f"record lost ({n} so far)" for n in (1, 2, 4)]
+    assert all("the disk is full" in text for text in told)
+    writer._file = real
+    writer.write(cartpole(eps_id=2))
+    with pytest.raises(TraceFormatError, match="column 'infos'"):  # no fault of the disk's
+        writer.write(SampleBatch(infos=np.array([object()])))
+    writer.close()
+    assert [batch["eps_id"][0] for batch in JsonReader(tmp_path)] == [0, 2]
+
+
+def test_without_a_file_writing_goes_on_too(tmp_path, caplog):
+    writer = JsonWriter(tmp_path / "x", on_error="warn")
+    (tmp_path / "x").rmdir()
+    writer.write(cartpole())
+    assert writer.lost == 1 and "No such file" in caplog.text
+    (tmp_path / "x").mkdir()
+    writer.write(cartpole(eps_id=4))
+    assert [batch["eps_id"][0] for batch in JsonReader(tmp_path / "x")] == [4]
 
 
 def run(code: str, *arguments: str, **options) -> subprocess.Popen:

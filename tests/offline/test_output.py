@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from gymnasium.spaces import Box, Discrete
 from offline.batches import cartpole
 
 from polylib.errors import ConfigError, ConfigTypeError
-from polylib.offline import IOContext, JsonReader, JsonWriter, TraceFileError, make_output
+from polylib.offline import IOContext, JsonReader, JsonWriter, TraceFileError, make_output, spaces_of
 
 
 def test_no_output_no_writer():
@@ -35,6 +36,14 @@ def test_columns_and_format(tmp_path):
     assert len(JsonReader(tmp_path).next()) == 6
 
 
+def test_what_to_do_on_errors_and_the_spaces(tmp_path):
+    spaces = (Box(-1, 1, (4,)), Discrete(2))
+    writer = make_output({"output": tmp_path, "output_config": {"on_error": "warn"}}, spaces=spaces)
+    assert writer.on_error == "warn" and make_output({"output": tmp_path}).on_error == "raise"
+    writer.write(cartpole())
+    assert spaces_of(tmp_path) == spaces
+
+
 def test_a_function_is_told_about_the_run(tmp_path):
     seen = []
 
@@ -43,11 +52,11 @@ def test_a_function_is_told_about_the_run(tmp_path):
             seen.append(batch)
 
     def make(context: IOContext) -> Writer:
-        seen.append((context.log_dir, context.worker_index, context.config["output"], context.output_config))
+        seen.append((context.log_dir, context.worker_index, context.worker, context.output_config))
         return Writer()
 
-    writer = make_output({"output": make, "output_config": {"of": "mine"}}, 3, "/somewhere")
-    assert isinstance(writer, Writer) and seen == [("/somewhere", 3, make, {"of": "mine"})]
+    writer = make_output({"output": make, "output_config": {"of": "mine"}}, 3, "/somewhere", worker="w")
+    assert isinstance(writer, Writer) and seen == [("/somewhere", 3, "w", {"of": "mine"})]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +67,12 @@ def test_a_function_is_told_about_the_run(tmp_path):
         ({"output_compress_columns": "obs"}, ConfigTypeError, "output_compress_columns='obs'"),
         ({"output_compress_columns": [1]}, ConfigTypeError, r"output_compress_columns=\[1\]"),
         ({"output_config": {"fromat": "json"}}, ConfigError, "no key 'fromat'.*Did you mean 'format'"),
-        ({"output_config": {"format": "csv"}}, ConfigError, "format='csv'"),
+        (
+            {"output_config": {"format": "csv"}},
+            ConfigError,
+            "output_config: format='csv': expected 'json' or 'polylib'",
+        ),
+        ({"output_config": {"on_error": "stop"}}, ConfigError, "on_error='stop': expected 'raise' or 'warn'"),
         ({"output": "s3://bucket/x"}, TraceFileError, "s3://bucket/x"),
     ],
 )

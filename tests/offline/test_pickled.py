@@ -347,7 +347,7 @@ def test_no_unpickler_is_loaded():
     """Where there is none, nobody can forget to guard it."""
     code = (
         "import ast, pathlib, polylib.offline as o\n"
-        "for file in pathlib.Path(o.__file__).parent.glob('*.py'):\n"
+        "for file in pathlib.Path(o.__file__).parent.rglob('*.py'):\n"
         "    for node in ast.walk(ast.parse(file.read_text())):\n"
         "        names = [a.name for a in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []\n"
         "        print(*names)\n"

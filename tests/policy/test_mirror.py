@@ -3,9 +3,31 @@
 import numpy as np
 import pytest
 from modes import MODE_PARAMS
-from policies import make, random_batch
+from policies import BOX, DISCRETE, make, random_batch
+
+from polylib.algorithms.dqn import DQNConfig
+from polylib.algorithms.dqn.loss import DQNObjective
+from polylib.policy.backends import make_policy
+from polylib.policy.objective import PolicySpec
 
 MIRRORING = {("tf", False), ("tf2", True), ("torch", False)}
+
+
+def dqn_spec():
+    config = DQNConfig().training(model={"fcnet_hiddens": [8]}, hiddens=[8]).to_dict()
+    return PolicySpec(BOX, DISCRETE, DQNObjective, config, seed=0)
+
+
+def dqn_batch():
+    rng = np.random.default_rng(0)
+    return {
+        "obs": rng.random((8, 3), np.float32),
+        "new_obs": rng.random((8, 3), np.float32),
+        "actions": rng.integers(5, 8, 8),
+        "rewards": rng.random(8, np.float32),
+        "terminateds": np.zeros(8, np.bool_),
+        "discounts": np.full(8, 0.9, np.float32),
+    }
 
 
 def logits(policy, obs):
@@ -78,3 +100,53 @@ def test_a_model_changed_from_outside_counts(framework, traced):
     else:
         policy.model.set_weights([2.0 * w for w in policy.model.get_weights()])
     assert not np.allclose(logits(policy, obs), before)
+
+
+@pytest.mark.parametrize(("framework", "traced"), MODE_PARAMS)
+def test_an_update_reaches_the_next_action_of_algorithms_that_replay(framework, traced):
+    """There every action follows an update: copies are read anew, and are no views of weights that change below them."""
+    policy, twin = (make_policy(dqn_spec(), framework, traced) for _ in range(2))
+    assert twin.model is not None  # the twin acts through its model
+    batch = dqn_batch()
+    obs = batch["obs"][:3]
+    seen = [logits(policy, obs)]
+    for _ in range(3):
+        for p in (policy, twin):
+            p.learn_on_batch(batch)
+        seen.append(logits(policy, obs))
+        np.testing.assert_allclose(seen[-1], logits(twin, obs), rtol=1e-5, atol=1e-6)
+        assert not np.array_equal(seen[-1], seen[-2])
+    for p in (policy, twin):
+        p.update_target()
+    np.testing.assert_allclose(logits(policy, obs), logits(twin, obs), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("framework", "traced"), [m for m in MODE_PARAMS if m.values != ("torch", False)])
+def test_weights_that_were_read_stay_what_they_were(framework, traced):
+    """TensorFlow's are the variables' own memory, which updates leave alone while somebody looks at it."""
+    policy = make_policy(dqn_spec(), framework, traced)
+    keys = list(policy.get_weights())
+    read = policy.weights_of(keys)
+    before = {key: x.copy() for key, x in read.items()}
+    for _ in range(3):
+        policy.learn_on_batch(dqn_batch())
+    policy.update_target(0.5)
+    policy.set_weights({key: x + 1 for key, x in policy.get_weights().items()})
+    for key in keys:
+        np.testing.assert_array_equal(read[key], before[key])
+        assert not np.array_equal(policy.weights_of([key])[key], before[key]), key
+
+
+@pytest.mark.parametrize(("framework", "traced"), [m for m in MODE_PARAMS if m.values in MIRRORING])
+def test_networks_for_acting_are_made_once(framework, traced, monkeypatch):
+    """However many updates there are; only their weights are read again, and none while nothing changes."""
+    policy, batch = make_policy(dqn_spec(), framework, traced), dqn_batch()
+    made, read = [], []
+    networks, weights = policy._numpy_networks, policy._acting_weights
+    monkeypatch.setattr(policy, "_numpy_networks", lambda *args: made.append(1) or networks(*args))
+    monkeypatch.setattr(policy, "_acting_weights", lambda keys: read.append(1) or weights(keys))
+    for _ in range(4):
+        for _ in range(3):
+            policy.compute_actions(batch["obs"][:2])
+        policy.learn_on_batch(batch)
+    assert len(made) == 1 and len(read) == (1 if framework == "torch" else 4)

@@ -51,6 +51,7 @@ class DDPGConfig(ReplayConfig):
             "prioritized_replay_beta": 0.4,
             "prioritized_replay_eps": 1e-6,
         },
+        "evaluation_config": {"explore": False},
         "exploration_config": {
             "type": "OrnsteinUhlenbeckNoise",
             "random_timesteps": 1000,

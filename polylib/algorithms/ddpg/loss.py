@@ -8,13 +8,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from polylib.algorithms.critics import lowest
 from polylib.algorithms.replay_objective import ReplayObjective, huber
 from polylib.errors import ConfigError
 from polylib.models.custom import CustomNetwork
 from polylib.models.default_networks import actor_network, critic_network
 from polylib.models.distributions import Deterministic, Distribution
 from polylib.models.networks import NetworkSpec
-from polylib.policy.objective import Group, PolicySpec, next_inputs
+from polylib.policy.objective import Group, PolicySpec, frozen, next_inputs
 from polylib.policy.ops import Array
 
 
@@ -75,6 +76,12 @@ class DDPGObjective(ReplayObjective):
         actions, _ = self.exploration.actions(ops, dist_inputs, noise, c)
         return {"actions": actions, "action_logp": dist_inputs[:, 0] * 0.0, "action_dist_inputs": dist_inputs}
 
+    def choose(
+        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """The same actions."""
+        return {"actions": self.exploration.actions(ops, self.dist_inputs(ops, nets, inputs), noise, c)[0]}
+
     # --- learning
 
     def noise(self, rng: np.random.Generator, batch_size: int) -> dict[str, np.ndarray]:
@@ -100,29 +107,33 @@ class DDPGObjective(ReplayObjective):
         """
         config, dist = self.config, self.dist
         following = next_inputs(batch)
-        then = nets["target_policy"](following)["logits"]
-        if config["smooth_target_policy"]:
-            limit = config["target_noise_clip"]
-            then = ops.clip(then + ops.clip(config["target_noise"] * noise["target"], -limit, limit), -1.0, 1.0)
-        out = nets["target_q"]({**following, "action_units": then})
-        lowest = out["q1"] if self._twins == 1 else ops.minimum(out["q1"], out["q2"])
-        discounts = batch["discounts"] * (1.0 - ops.to_float(batch["terminateds"]))
-        target = ops.stop_gradient(batch["rewards"] + discounts * lowest[:, 0])
+
+        def targets() -> Array:
+            then = nets["target_policy"](following)["logits"]
+            if config["smooth_target_policy"]:
+                limit = config["target_noise_clip"]
+                then = ops.clip(then + ops.clip(config["target_noise"] * noise["target"], -limit, limit), -1.0, 1.0)
+            values = lowest(ops, list(nets["target_q"]({**following, "action_units": then}, self._qs).values()))
+            discounts = batch["discounts"] * (1.0 - ops.to_float(batch["terminateds"]))
+            return batch["rewards"] + discounts * values[:, 0]
+
+        target = ops.no_gradient(targets)
         done = dist.to_raw(ops, batch["actions"])  # type: ignore[attr-defined]
         out = nets["q"]({**batch, "action_units": done})
         errors = [out[name][:, 0] - target for name in self._qs]
         weights = batch["weights"] if "weights" in batch else 1.0
         critic_loss = sum(ops.mean(weights * self._error_loss(ops, error)) for error in errors)
         now = nets["policy"](batch)["logits"]
-        actor_loss = -ops.mean(nets["q"]({**batch, "action_units": now}, ("q1",))["q1"])
+        actor_loss = -ops.mean(frozen(nets["q"])({**batch, "action_units": now}, ("q1",))["q1"])
         td_error = sum(ops.abs(error) for error in errors) / float(self._twins)
+        q1 = ops.stop_gradient(out["q1"])
         stats = {
             "actor_loss": actor_loss,
             "critic_loss": critic_loss,
-            "mean_q": ops.mean(out["q1"]),
-            "max_q": ops.max(out["q1"]),
-            "min_q": -ops.max(-out["q1"]),
-            "mean_td_error": ops.mean(td_error),
+            "mean_q": ops.mean(q1),
+            "max_q": ops.max(q1),
+            "min_q": ops.min(q1),
+            "mean_td_error": ops.mean(ops.stop_gradient(td_error)),
         }
         return {"critic": critic_loss, "actor": actor_loss}, stats, {"td_error": td_error}
 

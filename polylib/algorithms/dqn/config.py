@@ -66,6 +66,7 @@ class DQNConfig(ReplayConfig):
         "rollout_fragment_length": 4,
         "min_sample_timesteps_per_iteration": 1000,
         "replay_buffer_config": _PRIORITIZED,
+        "evaluation_config": {"explore": False},
         "exploration_config": {
             "type": "EpsilonGreedy",
             "initial_epsilon": 1.0,

@@ -15,7 +15,7 @@ from polylib.models.default_networks import q_network
 from polylib.models.networks import NetworkSpec
 from polylib.models.noisy import factorised_noise
 from polylib.models.spaces import mask_column
-from polylib.policy.objective import Group, PolicySpec, next_inputs, row_mean
+from polylib.policy.objective import Group, PolicySpec, ahead, next_inputs, row_mean
 from polylib.policy.ops import Array
 from polylib.schedules import ConstantSchedule, make_schedule
 
@@ -24,7 +24,9 @@ FORBIDDEN = -1e9
 
 
 def dueling_values(ops: Any, advantages: Array, state_value: Array) -> Array:
-    """`V + A - mean(A)` (arXiv:1511.06581, eq. 9): `[N, A, K]` and `[N, K]` to `[N, A, K]`."""
+    """`V + A - mean(A)` (arXiv:1511.06581, eq. 9): `[N, A]` and `[N, 1]` to `[N, A]`; of atoms `[N, A, K]`, `[N, K]`."""
+    if len(advantages.shape) == 2:
+        return advantages + (state_value - ops.reshape(ops.mean(advantages, 1), (-1, 1)))
     shape = (-1, 1, int(advantages.shape[2]))
     return ops.reshape(state_value - ops.mean(advantages, 1), shape) + advantages
 
@@ -118,17 +120,19 @@ class DQNObjective(ReplayObjective):
     # --- values
 
     def _logits(self, ops: Any, network: Any, inputs: Mapping[str, Array], training: bool = False) -> Array:
-        """`[N, A, K]`: of each action's atoms, or with one atom the action's value."""
+        """`[N, A, K]`: of each action's atoms; with one atom `[N, A]`, the action's value."""
         return self._dueled(ops, network(inputs, self._heads, training))
 
     def _dueled(self, ops: Any, out: Mapping[str, Array]) -> Array:
-        advantages = ops.reshape(out["advantages"], (-1, self.num_actions, self.num_atoms))
+        advantages = out["advantages"]
+        if self.num_atoms > 1:
+            advantages = ops.reshape(advantages, (-1, self.num_actions, self.num_atoms))
         return dueling_values(ops, advantages, out["state_value"]) if self.config["dueling"] else advantages
 
     def _values(self, ops: Any, logits: Array, mask: Array | None) -> Array:
         """Values `[N, A]` of `_logits`; very low where a mask forbids the action."""
         if self.num_atoms == 1:
-            values = logits[:, :, 0]
+            values = logits
         else:
             values = ops.sum(ops.exp(ops.log_softmax(logits)) * ops.constant(self.support[None, None]), 2)
         return values if mask is None else ops.where(mask, values, FORBIDDEN)
@@ -155,14 +159,26 @@ class DQNObjective(ReplayObjective):
         self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
     ) -> dict[str, Array]:
         """The action of the highest value, or what exploration makes of it; `action_dist_inputs` are the values."""
+        chosen, values = self._chosen(ops, nets, inputs, noise, c)
+        return {**chosen, "action_dist_inputs": values, "action_logp": values[:, 0] * 0.0}
+
+    def choose(
+        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """The same action."""
+        return self._chosen(ops, nets, inputs, noise, c)[0]
+
+    def _chosen(
+        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
+    ) -> tuple[dict[str, Array], Array]:
+        """Actions and new states, and the values of all actions."""
         own = self.exploration.noise_size
         network = nets["q"]
-        given = {**inputs, **self._cut_noise(noise, own)}
+        given = {**inputs, **self._cut_noise(noise, own)} if self._noisy else inputs
         found = network(given, (*self._heads, *network.state_outputs))
         values = self._values(ops, self._dueled(ops, found), inputs.get("action_mask"))
         actions, _ = self.exploration.actions(ops, values, noise[:, :own], c)
-        states = {name: found[name] for name in network.state_outputs}
-        return {"actions": actions, "action_dist_inputs": values, "action_logp": values[:, 0] * 0.0, **states}
+        return {"actions": actions, **{name: found[name] for name in network.state_outputs}}, values
 
     def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
         """Values `[N, A]` of all actions, without noise."""
@@ -198,44 +214,49 @@ class DQNObjective(ReplayObjective):
         )
         following = self._following(ops, nets, batch)
         mask = None if self._mask is None else following.pop("next_mask")
-        logits = self._logits(ops, nets["q"], {**batch, **rows["online"]}, training)
-        given = {**following, **self._state(ops, nets["target_q"], batch), **rows["target"]}
-        target_logits = self._logits(ops, nets["target_q"], given)
-        target_values = self._values(ops, target_logits, mask)
+        network, now = nets["q"], {**batch, **rows["online"]}
         if self.config["double_q"]:
-            given = {**following, **self._state(ops, nets["q"], batch), **rows["choice"]}
-            chosen = self._logits(ops, nets["q"], given)
-            best = ops.argmax(self._values(ops, chosen, mask))
+            then = {**following, **self._state(ops, network, batch), **rows["choice"]}
+            out, chooser = ahead(ops, network, now, then, self._heads, training)
         else:
-            best = ops.argmax(target_values)
+            out, chooser = network(now, self._heads, training), None
+        logits = self._dueled(ops, out)
         taken = self.taken(batch) - int(self.spec.action_space.start)  # type: ignore[attr-defined]
-        discounts = batch["discounts"] * (1.0 - ops.to_float(batch["terminateds"]))
         values = ops.pick(self._values(ops, logits, None), taken)
-        target = batch["rewards"] + discounts * ops.pick(target_values, best)
+
+        def targets() -> tuple[Array, Array]:
+            """Returns `[N]`, and where there are atoms their distributions `[N, K]`."""
+            given = {**following, **self._state(ops, nets["target_q"], batch), **rows["target"]}
+            target_logits = self._logits(ops, nets["target_q"], given)
+            target_values = self._values(ops, target_logits, mask)
+            chosen = target_values if chooser is None else self._values(ops, self._dueled(ops, chooser), mask)
+            best = ops.argmax(chosen)
+            discounts = batch["discounts"] * (1.0 - ops.to_float(batch["terminateds"]))
+            target = batch["rewards"] + discounts * ops.pick(target_values, best)
+            if self.num_atoms == 1:
+                return target, target
+            one = ops.reshape(ops.one_hot(best, self.num_actions), (-1, self.num_actions, 1))
+            following_p = ops.exp(ops.log_softmax(ops.sum(target_logits * one, 1)))
+            return target, projected(ops, following_p, batch["rewards"], discounts, self.support)
+
+        target, goal = ops.no_gradient(targets)
         stats: dict[str, Array] = {}
         mean = row_mean(ops, batch)
         if self.num_atoms == 1:
-            td_error = values - ops.stop_gradient(target)
+            td_error = values - target
             mse = self.config["td_error_loss_fn"] == "mse"
             errors = 0.5 * ops.square(td_error) if mse else huber(ops, td_error)
         else:
-            one = ops.reshape(ops.one_hot(best, self.num_actions), (-1, self.num_actions, 1))
-            following_p = ops.exp(ops.log_softmax(ops.sum(target_logits * one, 1)))
-            goal = projected(ops, following_p, batch["rewards"], discounts, self.support)
             one = ops.reshape(ops.one_hot(taken, self.num_actions), (-1, self.num_actions, 1))
             logp = ops.log_softmax(ops.sum(logits * one, 1))
-            errors = td_error = -ops.sum(ops.stop_gradient(goal) * logp, 1)
+            errors = td_error = -ops.sum(goal * logp, 1)
             low, high = float(self.support[0]), float(self.support[-1])
             slack = 1e-3 * (high - low)
             stats["clipped_share"] = mean(ops.to_float(target > high + slack) + ops.to_float(target < low - slack))
         weights = batch["weights"] if "weights" in batch else None
         loss = mean(errors if weights is None else weights * errors)
-        stats.update(
-            mean_q=mean(values),
-            min_q=-ops.max(-values),
-            max_q=ops.max(values),
-            mean_td_error=mean(td_error),
-        )
+        values, td_error = ops.stop_gradient(values), ops.stop_gradient(td_error)
+        stats.update(mean_q=mean(values), min_q=ops.min(values), max_q=ops.max(values), mean_td_error=mean(td_error))
         return {"default": loss}, stats, {"td_error": td_error}
 
     def _following(self, ops: Any, nets: Mapping[str, Any], batch: Mapping[str, Array]) -> dict[str, Array]:
@@ -260,5 +281,5 @@ class DQNObjective(ReplayObjective):
             for name, x in batch.items()
             if name != "seq_mask"
         }
-        out = network(first, network.state_outputs)
+        out = ops.no_gradient(lambda: network(first, network.state_outputs))
         return {f"state_{i}": out[name] for i, name in enumerate(network.state_outputs)}

@@ -9,8 +9,21 @@ from typing import Any, ClassVar
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.algorithms.options import Check, Option, boolean, mapping, number
 from polylib.algorithms.replay_options import REPLAY_OPTIONS, ReplayConfig
-from polylib.errors import ConfigError, UnknownKeyError, did_you_mean
+from polylib.errors import ConfigError, NotBuiltError, UnknownKeyError, did_you_mean
 
+# The keys of `model` that the two networks have of their own; the others are `model`'s.
+_NETWORK_KEYS = (
+    "fcnet_hiddens",
+    "fcnet_activation",
+    "fcnet_weights_initializer",
+    "fcnet_weights_initializer_config",
+    "post_fcnet_hiddens",
+    "post_fcnet_activation",
+    "post_fcnet_weights_initializer",
+    "post_fcnet_weights_initializer_config",
+    "conv_filters",
+    "conv_activation",
+)
 #: What `q_model_config` and `policy_model_config` lack, and `optimization`.
 MODEL = {"fcnet_hiddens": [256, 256], "fcnet_activation": "relu"}
 RATES = {"actor_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "entropy_learning_rate": 3e-4}
@@ -72,8 +85,15 @@ class SACConfig(ReplayConfig):
                 )
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ConfigError(f"config key 'optimization.{key}': got {value!r}, expected a number >= 0")
+        default = AlgorithmConfig()["model"]
         for name in ("q_model_config", "policy_model_config"):
             try:
-                AlgorithmConfig().update_from_dict({"model": self[name]})
+                model = AlgorithmConfig().update_from_dict({"model": self[name]})["model"]
             except ConfigError as error:
                 raise type(error)(f"config key {name!r}: {error}") from None
+            for key in self[name]:
+                if key not in _NETWORK_KEYS and model[key] != default[key]:
+                    raise NotBuiltError(
+                        f"config key '{name}.{key}': the networks of {self.algo_name} take "
+                        f"{', '.join(_NETWORK_KEYS)} in this version"
+                    )

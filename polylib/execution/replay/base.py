@@ -177,12 +177,14 @@ class Priorities:
         found = np.abs(np.asarray(priorities, np.float64))
         if found.shape != (count,):
             raise BatchError(f"priorities have shape {found.shape}, expected one for each of {count} indices")
-        if not np.isfinite(found).all():
+        if not count:
+            return found
+        largest = float(np.maximum.reduce(found))  # NaN if there is one
+        if not largest < np.inf:
             bad = int(np.argmin(np.isfinite(found)))
             raise BatchError(f"priority {bad} is {np.asarray(priorities)[bad]}, expected finite numbers")
         found += self.eps
-        if count:
-            self.largest = max(self.largest, float(found.max()))
+        self.largest = max(self.largest, largest + self.eps)
         return found**self.alpha
 
     def of_new(self) -> float:

@@ -58,14 +58,13 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             values = self._priorities.of(priorities, batch.count)[-self.capacity :]
         numbers = super().add(batch)
         count = len(numbers)
-        if values is None:
-            values = np.broadcast_to(self._priorities.of_new(), (count,))
         if count:
+            new = self._priorities.of_new()
             begin = int(numbers[0]) % self.capacity
             split = min(count, self.capacity - begin)
-            self._tree.set_range(begin, begin + split, values[:split])
+            self._tree.set_range(begin, begin + split, new if values is None else values[:split])
             if split < count:
-                self._tree.set_range(0, count - split, values[split:])
+                self._tree.set_range(0, count - split, new if values is None else values[split:])
         return numbers
 
     def sample(
@@ -77,26 +76,26 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         slots = self._tree.find((np.arange(num) + (rng or self.rng).random(num)) / num)
         weights = self._priorities.weights(self._tree.values[slots], self._tree.smallest(), beta)
         newest = self.storage.added - 1
-        return self._batch(newest - (newest - slots) % self.capacity, weights)
+        return self._batch(newest - (newest - slots) % self.capacity, slots, weights)
 
     def update_priorities(self, indices: np.ndarray, priorities: np.ndarray) -> None:
         """Sets priorities; see `Replay.update_priorities`."""
         indices = np.asarray(indices, np.int64)
-        if len(indices) and (indices.max() >= self.storage.added or indices.min() < 0):
+        lowest, highest = (int(indices.min()), int(indices.max())) if len(indices) else (0, -1)
+        if highest >= self.storage.added or lowest < 0:
             raise BatchError(
-                f"update_priorities: index {indices.max()} is of no row that was ever added; take them from the column "
+                f"update_priorities: index {highest} is of no row that was ever added; take them from the column "
                 "'batch_indexes' of sampled batches"
             )
         values = self._priorities.of(priorities, len(indices))
-        there = indices >= self.storage.oldest
-        if not there.all():
+        if lowest < self.storage.oldest:
+            there = indices >= self.storage.oldest
             indices, values = indices[there], values[there]
-        if len(indices):
-            self._tree.set(indices % self.capacity, values)
+        self._tree.set(indices % self.capacity, values)
 
     def size_bytes(self) -> int:
         """The bytes that the rows and their priorities take."""
-        return super().size_bytes() + 16 * len(self)
+        return super().size_bytes() + 8 * len(self)
 
     def stats(self) -> dict[str, float]:
         """Figures for `train()`'s result."""

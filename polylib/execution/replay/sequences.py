@@ -183,7 +183,7 @@ class SequenceReplayBuffer(Replay):
         """The bytes that the sequences take, and the steps that are held back."""
         held = sum(x.nbytes for open_ in self._open.values() for rows in open_.pieces for x in rows.values())
         states = sum(x[:1].nbytes for x in (self._states or {}).values()) if not self.zero_init_states else 0
-        return self.storage.size_bytes() + held + len(self) * (states + 3 * 8 + 16 * self.prioritized)
+        return self.storage.size_bytes() + held + len(self) * (states + 3 * 8 + 8 * self.prioritized)
 
     def _check_states(self, states: Mapping[str, np.ndarray]) -> None:
         if self._states is None:

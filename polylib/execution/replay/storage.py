@@ -115,11 +115,14 @@ class Storage:
             self._links.release(first, stop)
         begin = first % self.capacity
         split = min(count, self.capacity - begin)
-        for name, column in self.columns.items():
-            x = flat[name]
-            column[begin : begin + split] = x[:split]
-            if split < len(x):
-                column[: len(x) - split] = x[split:]
+        end = begin + split
+        if split == count:
+            for name, column in self.columns.items():
+                column[begin:end] = flat[name]
+        else:
+            for name, column in self.columns.items():
+                x = flat[name]
+                column[begin:end], column[: count - split] = x[:split], x[split:]
         self.added = stop
         if self._links is not None:
             self._links.connect(flat, first)
@@ -145,9 +148,9 @@ class Storage:
             column = self.columns.get(name)
             if column is None:  # new_obs, as a reference
                 column = self.columns[c.OBS + name.removeprefix(c.NEXT_OBS)]
-            if x.shape[1:] != column.shape[1:] or not (
-                x.dtype == column.dtype or np.can_cast(x.dtype, column.dtype, "same_kind")
-            ):
+            if x.dtype == column.dtype and x.shape[1:] == column.shape[1:]:
+                continue
+            if x.shape[1:] != column.shape[1:] or not np.can_cast(x.dtype, column.dtype, "same_kind"):
                 raise BatchError(
                     f"column {name!r} is {x.dtype}{list(x.shape[1:])} a row, but the first batch in this replay buffer "
                     f"had {column.dtype}{list(column.shape[1:])}: rows of different kinds need buffers of their own"
@@ -156,14 +159,14 @@ class Storage:
 
     def rows(self, slots: np.ndarray) -> Columns:
         """Copies of the rows in slots `[...]`, `[..., *shape]` by flat name."""
-        flat = {name: column[slots] for name, column in self.columns.items()}
+        flat = {name: column.take(slots, 0) for name, column in self.columns.items()}
         if self._links is not None:
             flat |= self._links.follow(slots)
         return flat
 
     def nested(self, flat: Columns) -> dict[str, Any]:
         """Flat columns as the batches that were added have them."""
-        return {name: _nest(flat, part) for name, part in self._layout.items()}
+        return {name: flat[part] if type(part) is str else _nest(flat, part) for name, part in self._layout.items()}
 
     def size_bytes(self) -> int:
         """The bytes that the rows which are there take."""
@@ -465,7 +468,12 @@ def _root(name: str) -> str:
 def _flattened(batch: SampleBatch) -> tuple[dict[str, Any], Columns]:
     """The names of a batch's arrays, nested as its columns are, and the arrays by name; infos are left out."""
     flat: Columns = {}
-    layout = {name: _flatten(name, value, flat) for name, value in batch.items() if name != c.INFOS}
+    layout: dict[str, Any] = {}
+    for name, value in batch.items():
+        if isinstance(value, np.ndarray) and name not in flat and name != c.INFOS:  # nearly always
+            flat[name], layout[name] = value, name
+        elif name != c.INFOS:
+            layout[name] = _flatten(name, value, flat)
     return layout, flat
 
 

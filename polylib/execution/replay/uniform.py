@@ -42,16 +42,16 @@ class ReplayBuffer(Replay):
         """Draws rows; see `Replay.sample`. All weights are 1."""
         self._check_num(num)
         numbers = (rng or self.rng).integers(self.storage.oldest, self.storage.added, num)
-        return self._batch(numbers, np.ones(num, np.float32))
+        return self._batch(numbers, numbers % self.capacity, np.ones(num, np.float32))
 
     def size_bytes(self) -> int:
         """The bytes that the rows take."""
         return self.storage.size_bytes()
 
-    def _batch(self, numbers: np.ndarray, weights: np.ndarray) -> SampleBatch:
-        storage = self.storage
-        columns = storage.nested(storage.rows(numbers % self.capacity))
-        return SampleBatch({**columns, INDEXES: numbers, WEIGHTS: weights})
+    def _batch(self, numbers: np.ndarray, slots: np.ndarray, weights: np.ndarray) -> SampleBatch:
+        columns = self.storage.nested(self.storage.rows(slots))
+        columns[INDEXES], columns[WEIGHTS] = numbers, weights
+        return SampleBatch.of_columns(columns, len(numbers))
 
     def _state(self, copy: bool) -> dict[str, Any]:
         return self.storage.get_state(copy)

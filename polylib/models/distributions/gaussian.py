@@ -50,6 +50,10 @@ class DiagGaussian(BoxUnits, Distribution):
     def _split(self, ops: Any, inputs: Array) -> tuple[Array, Array]:
         return inputs[:, : self.size], ops.clip(inputs[:, self.size :], *LOG_STD_RANGE)
 
+    def log_std(self, ops: Any, inputs: Array) -> Array:
+        """Log standard deviations `[B, k]` of the raw sample."""
+        return self._split(ops, inputs)[1]
+
     def noise(self, rng: np.random.Generator, batch_size: int) -> np.ndarray:
         """Standard normal noise."""
         return rng.standard_normal((batch_size, self.noise_size), dtype=np.float32)
@@ -113,6 +117,10 @@ class SquashedGaussian(BoxUnits, Distribution):
 
     def _split(self, ops: Any, inputs: Array) -> tuple[Array, Array]:
         return inputs[:, : self.size], ops.clip(inputs[:, self.size :], *SQUASHED_LOG_STD_RANGE)
+
+    def log_std(self, ops: Any, inputs: Array) -> Array:
+        """Log standard deviations `[B, k]` of the raw sample."""
+        return self._split(ops, inputs)[1]
 
     def noise(self, rng: np.random.Generator, batch_size: int) -> np.ndarray:
         """Standard normal noise."""

@@ -59,8 +59,8 @@ class NumpyPolicy(Policy):
     def _ops(self) -> Any:
         return ops
 
-    def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
-        return self.objective.act(ops, self.nets, inputs, noise, self.coefficients)
+    def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray, extras: bool) -> dict[str, np.ndarray]:
+        return self._acting(extras)(ops, self.nets, inputs, noise, self.coefficients)
 
     def _values(self, inputs: dict[str, np.ndarray]) -> np.ndarray | None:
         return self.objective.values(ops, self.nets, inputs)

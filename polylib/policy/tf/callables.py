@@ -17,7 +17,7 @@ def make_callable(session: Any, feeds: Sequence[Any], fetches: Sequence[Any], in
         feeds: placeholders; arrays must have exactly their dtypes.
         fetches: tensors.
         inline: run the operations on the calling thread: 50 us instead of 440 us for a small network, but no
-            parallelism between operations, so for acting, not for learning.
+            parallelism between operations.
     """
     private = getattr(session, "_make_callable_from_options", None)
     if private is None:
@@ -28,6 +28,22 @@ def make_callable(session: Any, feeds: Sequence[Any], fetches: Sequence[Any], in
     if inline:
         options.run_options.inter_op_thread_pool = -1
     return private(options)
+
+
+def concrete_callable(concrete: Any) -> Callable[[list[Any]], Any] | None:
+    """A function of a traced function's tensors, in order, without looking for the trace that fits them.
+
+    Args:
+        concrete: what `get_concrete_function` returned.
+
+    Returns:
+        The function, or None where TensorFlow hasn't got what it needs.
+    """
+    private, captured = getattr(concrete, "_call_flat", None), getattr(concrete, "captured_inputs", None)
+    if private is None or captured is None:
+        return None
+    captured = list(captured)
+    return lambda tensors: private(tensors, captured)
 
 
 def session_callable(session: Any, feeds: Sequence[Any], fetches: Sequence[Any]) -> Callable[..., list[Any]]:

@@ -17,7 +17,7 @@ import tree
 
 from polylib.errors import ConfigError, PolylibError
 from polylib.models.custom import CustomNetwork
-from polylib.policy.gradients import BETA_1, BETA_2, EPSILON, clip_by_global_norm, summarize
+from polylib.policy.gradients import BETA_1, BETA_2, EPSILON, summarize
 from polylib.policy.policy import Policy, Stats, Weights
 from polylib.policy.tf import ops
 from polylib.policy.tf.models import make_network
@@ -86,6 +86,9 @@ class TFPolicy(Policy):
     def _act_body(self, inputs: Any, noise: Any, c: Any) -> Any:
         return self.objective.act(ops, self.nets, inputs, noise, self._named(c))
 
+    def _choose_body(self, inputs: Any, noise: Any, c: Any) -> Any:
+        return self.objective.choose(ops, self.nets, inputs, noise, self._named(c))
+
     def _values_body(self, inputs: Any) -> Any:
         return self.objective.values(ops, self.nets, inputs)
 
@@ -112,7 +115,7 @@ class TFPolicy(Policy):
                     raise ConfigError("the loss doesn't depend on the model: nothing can be learned from it")
                 found = [tf.zeros_like(v) if g is None else g for g, v in zip(found, variables, strict=True)]
                 limit = coefficients["grad_clip"]
-            clipped, norms[group] = clip_by_global_norm(ops, found, limit)
+            clipped, norms[group] = _clip_by_global_norm(found, limit)
             gradients.update(zip(keys, clipped, strict=True))
         lrs = {group: item.lr for group, item in self.groups.items()}
         summary = summarize(losses, stats, norms, coefficients, lrs)
@@ -192,6 +195,12 @@ class TFPolicy(Policy):
 
     # --- the policy's private methods
 
+    def _before_update(self) -> None:
+        # While somebody looks at a variable's memory, TensorFlow copies it before each update.
+        for net in self._mirror.values():
+            net.weights.clear()
+        self._mirror_is_old = True
+
     def _ops(self) -> Any:
         return ops
 
@@ -200,8 +209,9 @@ class TFPolicy(Policy):
         description = next(iter(self.network_specs.values()))
         return TFModelView(self.objective, description, network, training, defaults)
 
-    def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
-        return self._run("act", tuple(inputs), self._act_body, (inputs, noise, self._c), _ACT)
+    def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray, extras: bool) -> dict[str, np.ndarray]:
+        name, body = ("act", self._act_body) if extras else ("choose", self._choose_body)
+        return self._run(name, tuple(inputs), body, (inputs, noise, self._c), _ACT)
 
     def _values(self, inputs: dict[str, np.ndarray]) -> np.ndarray | None:
         return self._run("values", tuple(inputs), self._values_body, (inputs,), (1,))
@@ -285,6 +295,13 @@ class TFPolicy(Policy):
     @abstractmethod
     def _assign(self, variables: dict[str, Any], values: Weights) -> None:
         """Sets variables by key."""
+
+
+def _clip_by_global_norm(gradients: list[Any], limit: Any) -> tuple[list[Any], Any]:
+    """As `polylib.policy.gradients.clip_by_global_norm`; `l2_loss` squares and sums in one pass."""
+    norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(g) for g in gradients]))
+    scale = tf.minimum(limit / tf.clip_by_value(norm, 1e-12, 3e38), 1.0)
+    return [g * scale for g in gradients], norm
 
 
 def specs(args: tuple[Any, ...], free: tuple[int, ...]) -> list[Any]:

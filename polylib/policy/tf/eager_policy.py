@@ -14,6 +14,7 @@ import tree
 from polylib.errors import RetraceError
 from polylib.models.networks import NetworkSpec
 from polylib.policy.policy import Weights
+from polylib.policy.tf.callables import concrete_callable
 from polylib.policy.tf.core import TFPolicy, specs
 
 
@@ -70,7 +71,10 @@ class EagerPolicy(TFPolicy):
         return {key: np.array(v.numpy()) for key, v in self._variables.items()}
 
     def _acting_weights(self, keys: list[str]) -> Weights:
-        return {key: np.array(self._variables[key].numpy()) for key in keys}
+        # The variables' own memory, as in graphs; `numpy()` copies it.
+        handles = (self._variables[key].value.handle for key in keys)
+        read = (tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in handles)
+        return {key: np.asarray(memoryview(tensor)) for key, tensor in zip(keys, read, strict=True)}
 
     def _get_optimizer(self) -> Weights:
         return {key: np.array(v.numpy()) for key, v in self._slots.items()}
@@ -100,10 +104,35 @@ class TracedPolicy(EagerPolicy):
 
         # Only specs of any batch size are traced, so that a shorter last batch finds the same trace.
         traced = tf.function(counted, autograph=False, reduce_retracing=True)
-        traced.get_concrete_function(*specs(args, free))
+        expected = specs(args, free)
+        direct = concrete_callable(traced.get_concrete_function(*expected))
+        # Arguments are arrays or flat dicts of them, in the order in which TensorFlow flattens them.
+        keys = [sorted(arg) if isinstance(arg, dict) else None for arg in expected]
+        fits = [(x.dtype.as_numpy_dtype, x.shape.rank, tuple(x.shape)) for x in tf.nest.flatten(expected)]
+
+        def flattened(arrays: tuple[Any, ...]) -> list[Any] | None:
+            """The arrays in order; None if they aren't what was traced."""
+            flat: list[Any] = []
+            for arg, order in zip(arrays, keys, strict=True):
+                if order is None:
+                    flat.append(arg)
+                elif len(arg) != len(order):
+                    return None
+                else:
+                    flat += [arg.get(key) for key in order]
+            for x, (dtype, rank, shape) in zip(flat, fits, strict=True):
+                if not isinstance(x, np.ndarray | np.generic) or x.dtype != dtype or x.ndim != rank:
+                    return None
+                if any(size is not None and size != own for size, own in zip(shape, x.shape, strict=True)):
+                    return None
+            return flat
 
         def call(*arrays: Any) -> Any:
-            result = traced(*_to_tensors(arrays))
+            flat = None if direct is None else flattened(arrays)
+            if direct is None or flat is None:
+                result = traced(*_to_tensors(arrays))
+            else:
+                result = direct([tf.convert_to_tensor(x) for x in flat])
             return None if result is None else _to_numpy(result)
 
         return call

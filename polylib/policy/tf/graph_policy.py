@@ -22,7 +22,6 @@ class GraphPolicy(TFPolicy):
     """`framework="tf"`: bodies become operations of a graph, called through its session."""
 
     framework = "tf"
-    mirrors_each_update = False
     mirror_rows = 4  # beyond, the session's callable is as fast
 
     def _build(self) -> None:
@@ -68,12 +67,14 @@ class GraphPolicy(TFPolicy):
         with self.graph.as_default():
             feeds = tree.map_structure(lambda s: tf.compat.v1.placeholder(s.dtype, s.shape), specs(args, free))
             # Updates go through tf.function for its automatic control dependencies; acting has no side effects.
-            acting = name in ("act", "values", "logp")
+            acting = name in ("act", "choose", "values", "logp")
             result = (body if acting else tf.function(body, autograph=False))(*feeds)
             if result is None:
                 return lambda *_: None
             fetches = tree.map_structure(tf.identity, result)
-        call = make_callable(self.session, tree.flatten(feeds), tree.flatten(fetches), inline=acting)
+        # Frequent updates are small ones: handing them to other threads takes longer than these would save.
+        small = self.objective.updates_often and name in ("learn", "targets")
+        call = make_callable(self.session, tree.flatten(feeds), tree.flatten(fetches), inline=acting or small)
 
         # Arguments are arrays or flat dicts of them, in dm-tree's order; its own flattening takes 12 us a call.
         keys = [sorted(arg) if isinstance(arg, dict) else None for arg in args]
@@ -95,6 +96,15 @@ class GraphPolicy(TFPolicy):
 
     def _get_weights(self) -> Weights:
         return self._read(0)
+
+    def _acting_weights(self, keys: list[str]) -> Weights:
+        # The variables' own memory: what is read is only handed out, and whoever changes it later copies it before.
+        name = ("weights", *keys)
+        if name not in self._functions:
+            with self.graph.as_default():
+                tensors = [tf.identity(getattr(v, "value", v)) for v in (self._variables[key] for key in keys)]
+                self._functions[name] = make_callable(self.session, [], tensors, inline=True)
+        return dict(zip(keys, self._functions[name](), strict=True))
 
     def _get_optimizer(self) -> Weights:
         return self._read(1)

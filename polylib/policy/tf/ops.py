@@ -16,6 +16,16 @@ minimum, maximum, where, constant = tf.minimum, tf.maximum, tf.where, tf.constan
 matmul, transpose, sigmoid, relu = tf.matmul, tf.transpose, tf.sigmoid, tf.nn.relu
 
 
+def huber(x: Any, threshold: float) -> Any:  # noqa: D103
+    size = tf.abs(x)
+    small = tf.minimum(size, threshold)
+    return small * (size - 0.5 * small)
+
+
+def no_gradient(compute: Callable[[], Any]) -> Any:  # noqa: D103
+    return tf.nest.map_structure(tf.stop_gradient, compute())
+
+
 def sum(x: Any, axis: int | None = None) -> Any:  # noqa: A001, D103
     return tf.reduce_sum(x, axis)
 
@@ -26,6 +36,10 @@ def mean(x: Any, axis: int | None = None) -> Any:  # noqa: D103
 
 def max(x: Any, axis: int | None = None) -> Any:  # noqa: A001, D103
     return tf.reduce_max(x, axis)
+
+
+def min(x: Any, axis: int | None = None) -> Any:  # noqa: A001, D103
+    return tf.reduce_min(x, axis)
 
 
 def argmax(x: Any) -> Any:  # noqa: D103

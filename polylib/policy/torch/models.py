@@ -15,6 +15,7 @@ from polylib.models.recurrent import CELLS
 from polylib.policy.torch import ops
 from polylib.policy.torch.custom import CustomTorchNetwork
 from polylib.policy.torch.fused import linear
+from polylib.policy.torch.stack import Stack
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "tanh": torch.tanh,
@@ -32,9 +33,13 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 _AXES = {"dense": (1, 0), "conv": (1, 2, 3, 0)}
 
 
-def _linear(layer: Layer) -> nn.Linear:
+def _linear(layer: Layer, parts: tuple[torch.Tensor, torch.Tensor] | None) -> nn.Linear:
     # The policy sets the canonical weights right after; torch's own would be drawn from the process's global generator.
-    return nn.Linear(layer.fan_in, layer.units, device="meta", dtype=torch.float32).to_empty(device="cpu")
+    made = nn.Linear(layer.fan_in, layer.units, device="meta", dtype=torch.float32)
+    if parts is None:
+        return made.to_empty(device="cpu")
+    made.weight, made.bias = (nn.Parameter(part) for part in parts)
+    return made
 
 
 def _empty(shape: tuple[int, ...]) -> nn.Parameter:
@@ -135,9 +140,9 @@ def _gru(x: Any, states: tuple[Any, ...], weights: tuple[Any, ...], time: int) -
 _FUSED: dict[str, Callable[..., tuple[Any, tuple[Any, ...]]]] = {"lstm": _lstm, "gru": _gru}
 
 
-def _make(layer: Layer) -> nn.Module:
+def _make(layer: Layer, stack: Stack) -> nn.Module:
     if layer.kind == "dense":
-        return _linear(layer)
+        return _linear(layer, stack.parts.get(layer.name))
     if layer.conv is not None:
         return Conv2d(layer.conv)
     return LogStd(layer.units) if layer.kind == "log_std" else Recurrent(layer)
@@ -149,6 +154,7 @@ class TorchNetwork(SpecNetwork, nn.Module):
     Attributes:
         spec: the description.
         layers: module of each layer that has weights, by its plain name.
+        stack: its dense layers.
         axes: key to the order of axes that makes the canonical array of a variable, for those that differ.
     """
 
@@ -156,6 +162,7 @@ class TorchNetwork(SpecNetwork, nn.Module):
         nn.Module.__init__(self)
         SpecNetwork.__init__(self, spec)
         self.layers = nn.ModuleDict()
+        self.stack = Stack(spec)
         self.axes: dict[str, tuple[int, ...]] = {}
         self._variables: dict[str, nn.Parameter] = {}
         self._made: dict[str, nn.Module] = {}
@@ -164,7 +171,7 @@ class TorchNetwork(SpecNetwork, nn.Module):
         for layer in spec.layers:
             if layer.name not in keys:
                 continue
-            made = self._made[layer.name] = self.layers[names[layer.name]] = _make(layer)
+            made = self._made[layer.name] = self.layers[names[layer.name]] = _make(layer, self.stack)
             for key, leaf in zip(keys[layer.name], layer.leaves(), strict=True):
                 name = "weight" if leaf == "kernel" and layer.kind in _AXES else leaf
                 self._variables[key] = getattr(made, name)
@@ -178,6 +185,12 @@ class TorchNetwork(SpecNetwork, nn.Module):
     def variables(self) -> dict[str, nn.Parameter]:
         """Canonical key to parameter, in creation order; see `axes`."""
         return dict(self._variables)
+
+    def stacked(self) -> dict[str, torch.Tensor]:
+        """The parts of the stack's vector by the keys of the parameters that they are."""
+        keys = self.spec.weight_keys()
+        parts = self.stack.parts.items()
+        return {key: part for name, both in parts for key, part in zip(keys[name], both, strict=True)}
 
     def summary(self, print_fn: Callable[[str], Any] = print) -> None:
         """Prints the layers and the number of parameters, as the Keras models of the other frameworks do."""
@@ -215,16 +228,20 @@ class TorchNetwork(SpecNetwork, nn.Module):
         values = {name: x if isinstance(x, torch.Tensor) else torch.as_tensor(x) for name, x in given.items()}
         names = list(self.spec.outputs if outputs is None else outputs)
         for layer in self.spec.needed(names):
-            if layer.kind in CELLS:
-                time = values[SEQ_MASK].shape[1] if SEQ_MASK in values else 1
-                states = tuple(values[name] for name in layer.sources[1:])
-                values[layer.name], states = self._made[layer.name](values[layer.source], states, time)
-                values.update({f"{layer.name}/{i}": state for i, state in enumerate(states)})
-            elif layer.kind == "concat":
-                values[layer.name] = torch.cat([values[name] for name in layer.sources], -1)
-            else:
-                values[layer.name] = self._apply_layer(layer, values[layer.source])
+            self.compute(layer, values)
         return {name: values[self.spec.outputs[name]] for name in names}
+
+    def compute(self, layer: Layer, values: dict[str, Any]) -> None:
+        """Adds to `values` what a layer makes of those of its sources."""
+        if layer.kind in CELLS:
+            time = values[SEQ_MASK].shape[1] if SEQ_MASK in values else 1
+            states = tuple(values[name] for name in layer.sources[1:])
+            values[layer.name], states = self._made[layer.name](values[layer.source], states, time)
+            values.update({f"{layer.name}/{i}": state for i, state in enumerate(states)})
+        elif layer.kind == "concat":
+            values[layer.name] = torch.cat([values[name] for name in layer.sources], -1)
+        else:
+            values[layer.name] = self._apply_layer(layer, values[layer.source])
 
 
 def _one_hot(layer: Layer, x: Any) -> Any:

@@ -25,6 +25,10 @@ def maximum(x: Any, y: Any) -> Any:  # noqa: D103
     return torch.maximum(x, y) if isinstance(y, torch.Tensor) else torch.clamp(x, min=y)
 
 
+def huber(x: Any, threshold: float) -> Any:  # noqa: D103
+    return F.huber_loss(x, torch.zeros_like(x), reduction="none", delta=threshold)
+
+
 def clip(x: Any, low: Any, high: Any) -> Any:  # noqa: D103
     return torch.clamp(x, low, high)
 
@@ -39,6 +43,10 @@ def mean(x: Any, axis: int | None = None) -> Any:  # noqa: D103
 
 def max(x: Any, axis: int | None = None) -> Any:  # noqa: A001, D103
     return torch.max(x) if axis is None else torch.amax(x, axis)
+
+
+def min(x: Any, axis: int | None = None) -> Any:  # noqa: A001, D103
+    return torch.min(x) if axis is None else torch.amin(x, axis)
 
 
 def argmax(x: Any) -> Any:  # noqa: D103
@@ -84,6 +92,11 @@ def concat(xs: Sequence[Any], axis: int = 0) -> Any:  # noqa: D103
 
 def stop_gradient(x: Any) -> Any:  # noqa: D103
     return x.detach()
+
+
+def no_gradient(compute: Callable[[], Any]) -> Any:  # noqa: D103
+    with torch.no_grad():
+        return compute()
 
 
 def reverse_scan(step: Callable[..., Any], init: Any, xs: Sequence[Any]) -> Any:  # noqa: D103

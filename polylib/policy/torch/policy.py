@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,10 @@ from polylib.models.networks import NetworkSpec
 from polylib.policy.gradients import summarize
 from polylib.policy.policy import Policy, Stats, Weights
 from polylib.policy.torch import ops
-from polylib.policy.torch.adam import Adam
 from polylib.policy.torch.custom import seeded
 from polylib.policy.torch.models import make_network
+from polylib.policy.torch.stack import Learner
+from polylib.policy.torch.trained import Trained
 from polylib.policy.torch.updates import Updates
 from polylib.policy.torch.views import TorchModelView
 
@@ -51,22 +52,25 @@ def _from_canonical(array: np.ndarray, axes: tuple[int, ...] | None) -> torch.Te
     return torch.from_numpy(np.array(array if axes is None else array.transpose(np.argsort(axes)), order="C"))
 
 
-def _clip_by_global_norm(
-    gradients: tuple[torch.Tensor, ...], limit: float
-) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
-    """As `polylib.policy.gradients.clip_by_global_norm`, in fewer calls; without a limit nothing is scaled."""
-    norm = torch.stack(torch._foreach_norm(gradients)).norm()
-    if limit == math.inf:
+def _clip_by_global_norm(gradients: Sequence[torch.Tensor], limit: float) -> tuple[Sequence[torch.Tensor], float]:
+    """As `polylib.policy.gradients.clip_by_global_norm`, in fewer calls; within the limit nothing is scaled."""
+    if len(gradients) == 1:
+        norm = torch.linalg.vector_norm(gradients[0]).item()
+    else:
+        norm = torch.stack(torch._foreach_norm(gradients)).norm().item()
+    if norm <= limit or limit == math.inf:
         return gradients, norm
-    return torch._foreach_mul(gradients, torch.clamp(limit / norm.clamp(1e-12, 3e38), max=1.0)), norm
+    # In this order NaN stays NaN.
+    return torch._foreach_mul(gradients, limit / min(max(norm, 1e-12), 3e38)), norm
 
 
-def _stacked(stats: Mapping[str, Any]) -> torch.Tensor:
-    return torch.stack([torch.as_tensor(x, dtype=torch.float32).detach() for x in stats.values()])
-
-
+@torch.no_grad()
 def _floats(stats: Mapping[str, Any]) -> Stats:
-    return dict(zip(stats, _stacked(stats).tolist(), strict=True))
+    """Numbers; all tensors among them are read at once."""
+    tensors = [x for x in stats.values() if isinstance(x, torch.Tensor)]
+    tensors = [x if x.dtype == torch.float32 else x.float() for x in tensors]
+    found = iter(torch.stack(tensors).tolist() if tensors else ())
+    return {name: next(found) if isinstance(x, torch.Tensor) else float(x) for name, x in stats.items()}
 
 
 class TorchPolicy(Policy):
@@ -84,18 +88,45 @@ class TorchPolicy(Policy):
             group: [key for name in item.networks for key in self.nets[name].trainable_keys()]
             for group, item in self.groups.items()
         }
-        self._optimizers = {
-            group: Adam({key: self._variables[key] for key in keys}) for group, keys in self._group_keys.items()
-        }
-        self._targets = [(self._variables[a].data, self._variables[b].data) for a, b in self._target_keys().items()]
-        self._move_targets(1.0)  # users' networks keep their first weights, so that a target has to take them over
         hooks, trained = self.objective.update_hooks, [key for keys in self._group_keys.values() for key in keys]
         self._updates = Updates(hooks, {key: self._variables[key] for key in trained}) if hooks else None
         compiles = self.config.get("torch_compile_learner")
         self._compiled = torch.compile(self._losses, dynamic=False) if compiles else None
+        self._set_learners(joined=not (hooks or compiles or self.objective.sees_variables))
+        self._move_targets(1.0)  # users' networks keep their first weights, so that a target has to take them over
+
+    def _set_learners(self, joined: bool) -> None:
+        """Chooses what losses are given.
+
+        Args:
+            joined: networks whose dense layers lie in one vector; else the networks as they are, for those who look at
+                their variables.
+        """
+        self._joined = joined
+        self._learners: dict[str, Any] = {
+            name: Learner(net) if joined and len(getattr(net, "stack", ())) else net for name, net in self.nets.items()
+        }
+        self._trained = {
+            group: Trained(self._learners[name] for name in item.networks) for group, item in self.groups.items()
+        }
+        pairs: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        for target, source in self._target_keys().items():
+            pairs[target] = self._variables[target], self._variables[source]
+        for name, item in self.network_specs.items():
+            target = self._learners[name]
+            if item.copy_of is not None and isinstance(target, Learner):
+                pairs = {key: pair for key, pair in pairs.items() if key not in target.keys}
+                pairs[name] = target.vector, self._learners[item.copy_of].vector
+        self._targets = tuple(zip(*pairs.values(), strict=True))
 
     def _get_model(self) -> Any:
         """A view of the main network, or the user's own module."""
+        if self._joined:
+            # Whoever has the model may give its parameters other memory.
+            old = self._trained
+            self._set_learners(joined=False)
+            for group, trained in self._trained.items():
+                trained.take(old[group].adam.steps, old[group].moments())
         name, description = next(iter(self.network_specs.items()))
         network: Any = self.nets[name]
         if isinstance(description, NetworkSpec):
@@ -111,8 +142,8 @@ class TorchPolicy(Policy):
         return TorchModelView(self.objective, description, network, training, defaults)
 
     @torch.inference_mode()
-    def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray) -> dict[str, np.ndarray]:
-        out = self.objective.act(ops, self.nets, _tensors(inputs), torch.from_numpy(noise), self.coefficients)
+    def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray, extras: bool) -> dict[str, np.ndarray]:
+        out = self._acting(extras)(ops, self.nets, _tensors(inputs), torch.from_numpy(noise), self.coefficients)
         return {name: x.numpy() for name, x in out.items()}
 
     @torch.inference_mode()
@@ -135,56 +166,61 @@ class TorchPolicy(Policy):
 
     def _backward(
         self, batch: dict[str, torch.Tensor], noise: dict[str, torch.Tensor]
-    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Clipped gradients by key in torch's layout, stats and per-row tensors."""
+    ) -> tuple[dict[str, Sequence[torch.Tensor]], dict[str, Any], dict[str, torch.Tensor]]:
+        """Clipped gradients of each group's tensors, stats and per-row tensors."""
         c: Any = self.coefficients
         if self._compiled is None:
-            losses, stats, rows = self._losses(ops, self.nets, batch, noise, c)
+            losses, stats, rows = self._losses(ops, self._learners, batch, noise, c)
         else:
             # As tensors: a Python number would be compiled in, and compiled again when it changes.
             c = dict(zip(c, torch.from_numpy(self._c).unbind(), strict=True))
-            losses, stats, rows = self._compiled(ops, self.nets, batch, noise, c)
+            losses, stats, rows = self._compiled(ops, self._learners, batch, noise, c)
             c = self.coefficients
-        gradients: dict[str, torch.Tensor] = {}
+        gradients: dict[str, Sequence[torch.Tensor]] = {}
         norms: dict[str, Any] = {}
         own = self._updates
-        for group, keys in self._group_keys.items():
+        for group, trained in self._trained.items():
             limit = c["grad_clip"]
             if own is not None and own.computes:
                 found, limit = tuple(own.gradients(losses[group])), math.inf
             else:
-                params = [self._variables[key] for key in keys]
                 found = torch.autograd.grad(
-                    losses[group], params, retain_graph=len(self.groups) > 1, allow_unused=True, materialize_grads=True
+                    losses[group],
+                    trained.tensors,
+                    retain_graph=len(self.groups) > 1,
+                    allow_unused=True,
+                    materialize_grads=True,
                 )
-            clipped, norms[group] = _clip_by_global_norm(found, limit)
-            gradients.update(zip(keys, clipped, strict=True))
+            gradients[group], norms[group] = _clip_by_global_norm(found, limit)
         lrs = {group: item.lr for group, item in self.groups.items()}
-        summary = summarize(losses, stats, norms, c, lrs)
+        with torch.no_grad():
+            summary = summarize(losses, stats, norms, c, lrs)
         if own is not None:
             summary["cur_lr"] = own.learning_rate(summary["cur_lr"])
         return gradients, summary, rows
 
-    def _step(self, gradients: Mapping[str, torch.Tensor]) -> None:
-        for group, keys in self._group_keys.items():
+    def _step(self, gradients: Mapping[str, Sequence[torch.Tensor]]) -> None:
+        for group, trained in self._trained.items():
             due = self.groups[group].due
             if due is not None and not self.coefficients[due] > 0.5:
                 continue  # a step of 0 would still move the moments
             lr = self.coefficients[self.groups[group].lr]
-            adam = partial(self._optimizers[group].step, lr=lr)
             if self._updates is None:
-                adam([gradients[key] for key in keys])
+                trained.adam.step(gradients[group], lr)
             else:
-                self._updates.apply([gradients[key] for key in keys], adam)
+                self._updates.apply(list(gradients[group]), partial(trained.adam.step, lr=lr))
         if "tau" in self.coefficients:
             self._move_targets(self.coefficients["tau"])
 
     @torch.no_grad()
     def _move_targets(self, tau: float) -> None:
-        if self._targets:
-            targets, sources = zip(*self._targets, strict=True)
-            torch._foreach_mul_(targets, 1.0 - tau)
-            torch._foreach_add_(targets, sources, alpha=tau)
+        if not self._targets:
+            return
+        targets, sources = self._targets
+        if tau == 1.0:
+            torch._foreach_copy_(targets, sources)
+        else:
+            torch._foreach_lerp_(targets, sources, tau)
 
     def _learn(self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]) -> tuple[Stats, dict[str, np.ndarray]]:
         gradients, stats, rows = self._backward(_tensors(batch), _tensors(noise))
@@ -195,28 +231,31 @@ class TorchPolicy(Policy):
         self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray], indices: np.ndarray
     ) -> dict[str, np.ndarray]:
         data, draws = _tensors(batch), _tensors(noise)
-        names: list[str] = []
-        out = []
+        out: list[Stats] = []
         for i, rows in enumerate(torch.from_numpy(indices.astype(np.int64))):
             minibatch = {name: x.index_select(0, rows) for name, x in data.items()}
             gradients, stats, _ = self._backward(minibatch, {name: x[i] for name, x in draws.items()})
             self._step(gradients)
-            names = list(stats)
-            out.append(_stacked(stats))
-        return dict(zip(names, torch.stack(out).numpy().T, strict=True))
+            out.append(_floats(stats))
+        return {name: np.array([stats[name] for stats in out], np.float32) for name in out[0]}
 
     def _gradients(
         self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]
     ) -> tuple[Weights, Stats, dict[str, np.ndarray]]:
         gradients, stats, rows = self._backward(_tensors(batch), _tensors(noise))
         return (
-            {key: _to_canonical(g, self._axes.get(key)) for key, g in gradients.items()},
+            {
+                key: _to_canonical(g, self._axes.get(key))
+                for group, found in gradients.items()
+                for key, g in self._trained[group].by_key(found).items()
+            },
             _floats(stats),
             {name: x.detach().numpy() for name, x in rows.items()},
         )
 
     def _apply(self, gradients: Weights) -> None:
-        self._step({key: _from_canonical(g, self._axes.get(key)) for key, g in gradients.items()})
+        found = {key: _from_canonical(g, self._axes.get(key)) for key, g in gradients.items()}
+        self._step({group: trained.gathered(found) for group, trained in self._trained.items()})
 
     def _acting_weights(self, keys: list[str]) -> Weights:
         # Views: they follow every update, and cost nothing.
@@ -243,11 +282,12 @@ class TorchPolicy(Policy):
         if self._updates is not None and self._updates.own is not None:
             return self._updates.get_state()
         out: Weights = {}
-        for group, optimizer in self._optimizers.items():
-            out[f"{group}/step"] = np.array(optimizer.steps, np.float32)
+        for group, trained in self._trained.items():
+            out[f"{group}/step"] = np.array(trained.adam.steps, np.float32)
+            moments = trained.moments()
             for key in self._group_keys[group]:
-                out[f"{key}/m"] = _to_canonical(optimizer.m[key], self._axes.get(key))
-                out[f"{key}/v"] = _to_canonical(optimizer.v[key], self._axes.get(key))
+                for name, moment in zip("mv", moments[key], strict=True):
+                    out[f"{key}/{name}"] = _to_canonical(moment, self._axes.get(key))
         return out
 
     def _optimizer_shapes(self, given: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -259,8 +299,9 @@ class TorchPolicy(Policy):
         if self._updates is not None and self._updates.own is not None:
             self._updates.set_state(state)
             return
-        for group, optimizer in self._optimizers.items():
-            optimizer.steps = int(state[f"{group}/step"])
-            for key in self._group_keys[group]:
-                optimizer.m[key] = _from_canonical(state[f"{key}/m"], self._axes.get(key))
-                optimizer.v[key] = _from_canonical(state[f"{key}/v"], self._axes.get(key))
+        for group, trained in self._trained.items():
+            moments = {
+                key: tuple(_from_canonical(state[f"{key}/{name}"], self._axes.get(key)) for name in "mv")
+                for key in self._group_keys[group]
+            }
+            trained.take(int(state[f"{group}/step"]), moments)

@@ -16,7 +16,8 @@ def consistent(tree: SumTree) -> None:
         found = below.reshape(-1, _FAN).sum(axis=1)
         np.testing.assert_array_equal(above[: len(found)], found)
         assert not above[len(found) :].any()
-    for below, above in zip(tree._minima[:-1], tree._minima[1:], strict=True):
+    first = np.where(tree._sums[0] > 0, tree._sums[0], np.inf)
+    for below, above in zip([first, *tree._minima[:-1]], tree._minima, strict=True):
         found = below.reshape(-1, _FAN).min(axis=1)
         np.testing.assert_array_equal(above[: len(found)], found)
 

@@ -1,0 +1,57 @@
+"""Learning from files, end to end: records are read, decoded, cut to batches and learnt from."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+
+from peers.protocol import Case, json_traces
+
+from rows.spec import MODES, Bound, Row
+
+# A hundred lines of 200 rows, over and over; updates of 2000 rows, RLlib's default for BC.
+_BC = {"lines": 100, "line": 200, "rows": 2000, "updates": 5}
+ROWS = [
+    Row(
+        "bc",
+        "BC from JSON files, 2000 rows an update",
+        "rows/s",
+        "rate",
+        "bc",
+        {"": _BC},
+        peers={"rllib": {"": Bound(3)}},
+        one_process=True,
+        note="20,000 CartPole rows as plain lists, 200 a line, read over and over; two hidden layers of 256.",
+    ),
+]
+
+
+class BC(Case):
+    """Training steps of behavioural cloning; what is counted are rows."""
+
+    def __init__(self, mode: str, lines: int, line: int, rows: int, updates: int) -> None:
+        from polylib.algorithms.bc import BCConfig
+
+        self.folder = tempfile.TemporaryDirectory()
+        json_traces(self.folder.name, lines, line)
+        framework, traced = MODES[mode]
+        self.algo = (
+            BCConfig()
+            .environment("CartPole-v1")
+            .framework(framework, eager_tracing=traced)
+            .offline_data(input_=self.folder.name)
+            .training(train_batch_size=rows)
+            .debugging(seed=0)
+            .build()
+        )
+        self.rows, self.updates = rows, updates
+
+    def window(self, n: int, k: int) -> tuple[float, float]:
+        start = time.perf_counter()
+        for _ in range(n * self.updates):
+            self.algo.training_step()
+        return time.perf_counter() - start, n * self.updates * self.rows
+
+    def close(self) -> None:
+        self.algo.stop()
+        self.folder.cleanup()

@@ -1,0 +1,497 @@
+"""OfflineInput: what a rollout worker hands out when its config's `input` isn't the environment alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from polylib.models.filters import clip_rewards
+from polylib.models.networks import batch_dtype
+from polylib.models.preprocessors import restore
+from polylib.models.spaces import flatten, is_nested, leaves, unflatten
+from polylib.offline.errors import OfflineError
+from polylib.offline.input_reader import InputReader
+from polylib.offline.json_format import Batch
+from polylib.offline.make_input import SAMPLER, is_of_files, make_input
+from polylib.offline.segments import (
+    Columns,
+    EpisodeJoiner,
+    count,
+    joined,
+    numbered,
+    parts_of,
+    segment_ends,
+    segments_of,
+    taken,
+    with_next_obs,
+)
+from polylib.policy import columns as c
+from polylib.policy.fragment import Fragment
+from polylib.policy.policy import Policy, random_stream
+from polylib.policy.sample_batch import SampleBatch, concat_samples
+from polylib.registry import registered_input
+
+# What `get_state` returns: JSON values, and arrays by name.
+State = tuple[dict[str, Any], dict[str, np.ndarray]]
+
+# What belongs to the networks that acted, not to those that learn, and what only means something where it was computed.
+_OF_OTHERS = (
+    c.INFOS,
+    c.ACTION_RAW,
+    c.ACTION_DIST_INPUTS,
+    c.VF_PREDS,
+    c.VALUES_BOOTSTRAPPED,
+    c.ADVANTAGES,
+    c.VALUE_TARGETS,
+    c.PRIO_WEIGHTS,
+    c.SEQ_LENS,
+    c.BURN_IN,
+    c.DISCOUNTS,
+    "batch_indexes",
+)
+_STATES = ("state_in_", "state_out_")
+# Records without a single row that can be used, one after another, after which it is no use to go on.
+_PATIENCE = 1000
+# How many draws a fragment of mixed files is made of.
+_PIECES = 20
+
+
+class OfflineInput:
+    """Reads the records of one source, makes of them what the policy's objective learns from, and hands out fragments.
+
+    Args:
+        config: the algorithm's.
+        policy: that learns from the rows.
+        source: what `input` may be, but for a mix.
+        worker_index: 0 for the local worker.
+        num_workers: remote workers that share the source; 0: this one reads all of it.
+        sample: samples rows from the worker's environments, for readers that ask for it.
+        logdir: the run's folder, for users' readers.
+        worker: the rollout worker, likewise.
+        on_read: called with every record, as it is read.
+        on_postprocessed: called with postprocessed rows, and the rows before.
+
+    Raises:
+        ConfigError: if the source can't be one.
+        OfflineError: if files can't be read.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        policy: Policy,
+        source: Any,
+        worker_index: int = 0,
+        num_workers: int = 0,
+        *,
+        sample: Callable[[], SampleBatch] | None = None,
+        logdir: str | None = None,
+        worker: Any = None,
+        on_read: Callable[[Batch], Any] | None = None,
+        on_postprocessed: Callable[[SampleBatch, SampleBatch], Any] | None = None,
+    ) -> None:
+        self.config, self.policy, self.source = config, policy, source
+        self._objective = policy.objective
+        self._on_read, self._on_postprocessed = on_read, on_postprocessed
+        self._spaces = {
+            c.OBS: policy.observation_space,
+            c.NEXT_OBS: policy.observation_space,
+            c.ACTIONS: policy.action_space,
+            c.PREV_ACTIONS: policy.action_space,
+        }
+        self._postprocesses = self._objective.postprocesses_inputs or config["postprocess_inputs"]
+        wanted = self._objective.columns
+        self._dropped = set(_OF_OTHERS) - (set() if self._postprocesses else set(wanted))
+        self._whole = config["batch_mode"] == "complete_episodes"
+        self._needs_next = self._postprocesses or c.NEXT_OBS in wanted
+        # Rows that know nothing of each other need no stretches, and can be shuffled one by one.
+        self._in_order = self._whole or policy.is_recurrent()
+        self._needs_stretches = bool(self._needs_next or self._in_order or policy.inputs.previous)
+        needed = [c.OBS, c.ACTIONS]
+        if self._postprocesses:
+            needed += [c.REWARDS, c.TERMINATEDS]
+        needed += [name for name in wanted if name in (c.REWARDS, c.TERMINATEDS) and name not in needed]
+        # Rows are shuffled here, when nobody asks any more which of them follow each other.
+        own = config.copy().update_from_dict({"input": source, "shuffle_buffer_size": 0})
+        self.reader: InputReader = make_input(
+            own,
+            worker_index,
+            num_workers,
+            observation_space=policy.observation_space,
+            action_space=policy.action_space,
+            required=needed,
+            sampler=sample,
+            loop=True,
+            logdir=logdir,
+            worker=worker,
+        )
+        self._joiner = EpisodeJoiner()
+        self._pool: list[Columns] = []  # what is to be shuffled
+        self._rng = random_stream(config["seed"], 5, worker_index)
+        self._ready: deque[Columns] = deque()
+        self._ready_rows = 0
+        self._next_unroll = 0
+
+    # --- handing out
+
+    def sample(self, rows: int) -> SampleBatch:
+        """The next rows: exactly as many, or with `batch_mode="complete_episodes"` at least, in whole episodes.
+
+        Raises:
+            OfflineError: what is wrong with a record, or that the input ended or has no row to learn from.
+        """
+        while self._ready_rows < rows:
+            self._read()
+        parts: list[Columns] = []
+        missing = rows
+        while missing > 0:
+            part = self._ready.popleft()
+            size = count(part)
+            if size > missing and not self._whole:
+                self._ready.appendleft(taken(part, missing, size))
+                part, size = taken(part, 0, missing), missing
+            parts.append(part)
+            missing -= size
+            self._ready_rows -= size
+        return self._batch(joined(parts))
+
+    def _read(self) -> None:
+        """Reads records until there is something to hand out."""
+        for _ in range(_PATIENCE):
+            try:
+                record = self.reader.next()
+            except StopIteration:
+                raise OfflineError(
+                    f"the input {self.source!r} has ended, and training goes on: a reader of your own has to "
+                    "start over in next(), or stop training before"
+                ) from None
+            if self._on_read is not None:
+                self._on_read(record)
+            prepared = [rows for rows in self._prepared(self._columns(record)) if count(rows)]
+            for rows in self._shuffled(prepared) if self.config["shuffle_buffer_size"] else prepared:
+                self._ready.append(rows)
+                self._ready_rows += count(rows)
+            if prepared:
+                return
+        raise OfflineError(
+            f"{_PATIENCE} records of the input {self.source!r} in a row had no row to learn from: records of "
+            "single rows need 'new_obs', or 'eps_id' and 't' by which they can be put together"
+        )
+
+    def _shuffled(self, parts: list[Columns]) -> list[Columns]:
+        """Rows in random order, or where they have to stay together stretches, as soon as there are enough of them."""
+        if self.policy.is_recurrent() and not self._whole:
+            parts = [stretch for part in parts for stretch in segments_of(part)]
+        self._pool += parts
+        if sum(map(count, self._pool)) < self.config["shuffle_buffer_size"]:
+            return []
+        pool, self._pool = self._pool, []
+        if self._in_order:
+            return [pool[i] for i in self._rng.permutation(len(pool))]
+        rows = joined(pool)
+        return [taken_at(rows, self._rng.permutation(count(rows)))]
+
+    def _prepared(self, rows: Columns) -> Iterator[Columns]:
+        """What can be learnt from now that these rows are there."""
+        if not self._needs_stretches:
+            yield rows
+            return
+        stretches = self._joiner.push(rows) if self._joins(rows) else [rows]
+        if not stretches:
+            return
+        rows, ends = joined(stretches), _ends(stretches)
+        if self._needs_next:
+            rows, ends = with_next_obs(rows, ends)
+        if not len(ends):
+            return
+        rows = numbered(rows, ends, self._next_unroll)
+        self._next_unroll += len(ends)
+        self._add_previous(rows, ends)
+        if self._postprocesses:
+            rows = self._postprocessed(rows, ends)
+        if self._whole:
+            for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+                yield taken(rows, start, end)
+        else:
+            yield rows
+
+    def _joins(self, rows: Columns) -> bool:
+        """Whether stretches are put together: where it makes a difference."""
+        lacks_next = self._needs_next and next(parts_of(rows, c.NEXT_OBS), None) is None
+        return self._whole or lacks_next or (self._postprocesses and self._objective.looks_ahead)
+
+    # --- records as columns
+
+    def _columns(self, record: Batch) -> Columns:
+        """A record's columns as learning has them: flat, in the environment's units, filtered."""
+        rows: Columns = {}
+        for name, values in self._only_batch(record).items():
+            if name in self._dropped or name.startswith(_STATES):
+                continue
+            space = self._spaces.get(name)
+            if space is None:
+                if isinstance(values, np.ndarray) and values.dtype != np.object_:
+                    rows[name] = values
+                continue
+            if name in (c.OBS, c.NEXT_OBS):
+                values = _unpreprocessed(values, space)
+            rows.update(flatten(space, values, name))
+        for name, space in self._spaces.items():
+            for part, leaf in leaves(space, name).items():
+                if part in rows:
+                    rows[part] = np.asarray(rows[part], batch_dtype(leaf))
+        if c.REWARDS in rows:
+            rows[c.REWARDS] = clip_rewards(np.asarray(rows[c.REWARDS], np.float32), self.config["clip_rewards"])
+        self._check_finite(rows)
+        self._filter(rows)
+        return rows
+
+    def _only_batch(self, record: Batch) -> SampleBatch:
+        batches = record.as_multi_agent().policy_batches
+        if len(batches) != 1:
+            raise OfflineError(
+                f"the input {self.source!r}: a record holds experience of {len(batches)} policies "
+                f"({', '.join(sorted(batches))}), and {self.config.algo_name} trains one in this version: write files "
+                "that hold one policy's"
+            )
+        return next(iter(batches.values()))
+
+    def _check_finite(self, rows: Columns) -> None:
+        names = [c.REWARDS, *parts_of(rows, c.OBS), *parts_of(rows, c.NEXT_OBS), *parts_of(rows, c.ACTIONS)]
+        for name in names:
+            values = rows.get(name)
+            if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
+                row = int(np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))[0])
+                episode = f" of episode {rows[c.EPS_ID][row]}" if c.EPS_ID in rows else ""
+                raise OfflineError(
+                    f"the input {self.source!r}: column {name!r} holds {values[row]} (row {row} of a "
+                    f"record{episode}): nothing can be learnt from what isn't finite; leave the row out"
+                )
+
+    def _filter(self, rows: Columns) -> None:
+        """Observations as the policy sees them when it acts; those that were acted on count in the statistics."""
+        if self.policy.filter.identity:
+            return
+        for name, update in ((c.OBS, True), (c.NEXT_OBS, False)):
+            found = {c.OBS + part.removeprefix(name): part for part in parts_of(rows, name)}
+            if found:
+                seen = self.policy.filter({own: rows[part] for own, part in found.items()}, update)
+                rows.update({part: seen[own] for own, part in found.items()})
+
+    def _add_previous(self, rows: Columns, ends: np.ndarray) -> None:
+        """Actions and rewards of the steps before, for networks that see them; a stretch's first row has none."""
+        if not self.policy.inputs.previous:
+            return
+        starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        for name in self.policy.inputs.previous:
+            for part, first in self.policy.inputs.first_previous(name, len(starts)).items():
+                source = rows.get(part.removeprefix("prev_"))
+                if source is None:
+                    raise OfflineError(
+                        f"the input {self.source!r} has no column {part.removeprefix('prev_')!r}, which the "
+                        "network sees of the step before: set lstm_use_prev_reward=False"
+                    )
+                shifted = np.concatenate([source[:1], source[:-1]]).astype(first.dtype)
+                shifted[starts] = first
+                rows[part] = shifted
+
+    # --- postprocessing
+
+    def _postprocessed(self, rows: Columns, ends: np.ndarray) -> Columns:
+        starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        batch = self._batch(rows)
+        last = taken_at({name: rows[name] for name in parts_of(rows, c.NEXT_OBS)}, ends - 1)
+        last_obs = unflatten(self.policy.observation_space, last, c.NEXT_OBS)
+        fragment = Fragment(batch, starts, ends, last_obs)
+        if self._objective.needs_values:
+            self._add_values(fragment, last_obs)
+        before = batch.copy(shallow=True)
+        out = self._objective.postprocess(fragment)
+        if self._on_postprocessed is not None:
+            self._on_postprocessed(out, before)
+        return self._flat(out)
+
+    def _add_values(self, fragment: Fragment, last_obs: Any) -> None:
+        """Values of what follows the stretches, and of all rows if need be; a network's memory is taken to be empty."""
+        batch, previous = fragment.batch, self.policy.inputs.previous
+        if self._objective.needs_row_values:
+            batch[c.VF_PREDS] = self.policy.compute_values(batch[c.OBS], **{name: batch[name] for name in previous})
+        last = taken_at(self._flat(batch), fragment.ends - 1)
+        after: dict[str, Any] = {}
+        for name in previous:
+            parts = {part: last[part.removeprefix("prev_")] for part in self.policy.inputs.layouts[name]}
+            after[name] = unflatten(self.policy.action_space, parts, name) if name == c.PREV_ACTIONS else parts[name]
+        values = self.policy.compute_values(last_obs, **after)
+        fragment.bootstrap = np.where(fragment.terminated, np.float32(0), values)
+
+    def _batch(self, rows: Columns) -> SampleBatch:
+        """Columns with observations and actions nested as their spaces are."""
+        nested = {name: space for name, space in self._spaces.items() if is_nested(space)}
+        if not nested:
+            return SampleBatch(rows)
+        columns: dict[str, Any] = {name: x for name, x in rows.items() if name.partition("/")[0] not in nested}
+        for name, space in nested.items():
+            if next(parts_of(rows, name), None) is not None:
+                columns[name] = unflatten(space, rows, name)
+        return SampleBatch(columns)
+
+    def _flat(self, batch: SampleBatch) -> Columns:
+        """The inverse of `_batch`."""
+        rows: Columns = {}
+        for name, values in batch.items():
+            space = self._spaces.get(name)
+            rows.update({name: values} if space is None else flatten(space, values, name))
+        return rows
+
+    # --- checkpoints
+
+    def get_state(self) -> State | None:
+        """Where reading stands, and the rows that were read and not handed out; None if the reader can't say."""
+        position = self.reader.get_state()
+        if position is None:
+            return None
+        kept = {"ready": list(self._ready), "pool": self._pool, "held": self._joiner.held}
+        arrays = {
+            f"{what}/{i}/{name}": np.ascontiguousarray(x)
+            for what, parts in kept.items()
+            for i, rows in enumerate(parts)
+            for name, x in rows.items()
+        }
+        sizes = {what: len(parts) for what, parts in kept.items()}
+        rng = self._rng.bit_generator.state
+        return {"reader": position, "rng": rng, "next_unroll": self._next_unroll, "sizes": sizes}, arrays
+
+    def set_state(self, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bool:
+        """Goes on from `get_state()`; False if the reader can't."""
+        kept: dict[str, list[Columns]] = {}
+        for what in ("ready", "pool", "held"):
+            prefixes = [f"{what}/{i}/" for i in range(int(values["sizes"][what]))]
+            kept[what] = [under(arrays, prefix) for prefix in prefixes]
+        rng = np.random.default_rng()
+        rng.bit_generator.state = values["rng"]
+        if not self.reader.set_state(values["reader"]):
+            return False
+        self._rng, self._next_unroll = rng, int(values["next_unroll"])
+        self._ready, self._pool = deque(kept["ready"]), kept["pool"]
+        self._ready_rows = sum(map(count, self._ready))
+        self._joiner.hold(kept["held"])
+        return True
+
+    def close(self) -> None:
+        """Closes the reader."""
+        close = getattr(self.reader, "close", None)
+        if close is not None:
+            close()
+
+
+def _ends(stretches: list[Columns]) -> np.ndarray:
+    """Where each of some stretches ends, `[K] int64`; one that was given as a whole record may be several."""
+    ends, offset = [], 0
+    for part in stretches:
+        ends.append(segment_ends(part) + offset)
+        offset += count(part)
+    return np.concatenate(ends)
+
+
+def under(arrays: Mapping[str, np.ndarray], prefix: str) -> Columns:
+    """The arrays whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}
+
+
+def taken_at(rows: Columns, index: np.ndarray) -> Columns:
+    """The rows at some places, copied."""
+    return {name: x[index] for name, x in rows.items()}
+
+
+def _unpreprocessed(values: Any, space: gym.Space[Any]) -> Any:
+    """Observations as the space has them, of one-hot or flattened ones."""
+    if not isinstance(values, np.ndarray):
+        return values
+    if is_nested(space) or values.shape[1:] != (space.shape or ()):
+        return restore(space, values)
+    return values
+
+
+class MixedSources:
+    """Fragments of several sources, each as often as its weight says.
+
+    Sources take turns by fragments, not by records, so that the weights are shares of rows.
+
+    Args:
+        parts: what hands out fragments, by source: an `OfflineInput`, or the function that samples the environment.
+        weights: by source.
+        rng: draws.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[Any, OfflineInput | Callable[[], SampleBatch]],
+        weights: Mapping[Any, float],
+        rng: np.random.Generator,
+    ) -> None:
+        self._parts, self._rng = list(parts.values()), rng
+        shares = np.array([weights[name] for name in parts], np.float64)
+        self._shares = shares / shares.sum()
+        self._readers = [(str(i), part) for i, part in enumerate(self._parts) if isinstance(part, OfflineInput)]
+
+    def sample(self, rows: int) -> SampleBatch:
+        """The next rows; with the environment among the sources those of one of them, else of several."""
+        piece = rows if len(self._readers) < len(self._parts) else max(1, rows // _PIECES)
+        batches: list[SampleBatch] = []
+        while (missing := rows - sum(batch.count for batch in batches)) > 0:
+            part = self._parts[self._rng.choice(len(self._parts), p=self._shares)]
+            batches.append(part.sample(min(piece, missing)) if isinstance(part, OfflineInput) else part())
+        return batches[0] if len(batches) == 1 else _alike(batches)
+
+    def get_state(self) -> State | None:
+        """Where every source stands, and the draws."""
+        values: dict[str, Any] = {"rng": self._rng.bit_generator.state, "parts": {}}
+        arrays: dict[str, np.ndarray] = {}
+        for name, part in self._readers:
+            state = part.get_state()
+            if state is None:
+                return None
+            values["parts"][name] = state[0]
+            arrays.update({f"{name}/{key}": x for key, x in state[1].items()})
+        return values, arrays
+
+    def set_state(self, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bool:
+        """Goes on from `get_state()`; False if a source can't."""
+        if set(values["parts"]) != {name for name, _ in self._readers}:
+            return False
+        self._rng.bit_generator.state = values["rng"]
+        return all([part.set_state(values["parts"][name], under(arrays, f"{name}/")) for name, part in self._readers])
+
+    def close(self) -> None:
+        """Closes the readers."""
+        for _, part in self._readers:
+            part.close()
+
+
+def _alike(batches: list[SampleBatch]) -> SampleBatch:
+    """All rows, with the columns that all batches have."""
+    common = [name for name in batches[0] if all(name in batch for batch in batches)]
+    return concat_samples([SampleBatch({name: batch[name] for name in common}) for batch in batches])
+
+
+def reads(value: Any) -> bool:
+    """Whether a config's `input` is more than the environment alone."""
+    return value is not None and value != SAMPLER
+
+
+def samples(value: Any) -> bool:
+    """Whether a config's `input` takes, or may ask for, steps of the environment."""
+    if isinstance(value, Mapping):
+        return any(weight and samples(source) for source, weight in value.items())
+    return not reads(value) or not is_of_files(value)  # a user's reader may ask for it
+
+
+def portable_input(value: Any) -> Any:
+    """A config's `input` for other processes, with what was registered in the place of names that are known here."""
+    if isinstance(value, Mapping):
+        return {portable_input(source): weight for source, weight in value.items()}
+    return registered_input(value) or value
