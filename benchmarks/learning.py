@@ -2,7 +2,7 @@
 
     python benchmarks/learning.py                                  PPO on CartPole-v1, three fast modes, seeds 0 to 4
     python benchmarks/learning.py --list                           the tasks
-    python benchmarks/learning.py --task dqn-cartpole --modes tf   one of them
+    python benchmarks/learning.py --task sac-pendulum --modes tf   some of them
     python benchmarks/learning.py --modes tf2 --seeds 0            plain eager tf2
     python benchmarks/learning.py --readmes                        trains nothing, puts the table into algorithms' pages
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.metadata
+import itertools
 import json
 import math
 import platform
@@ -441,7 +442,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="show the tasks and their settings")
     parser.add_argument("--readmes", action="store_true", help="put the table's results into the algorithms' pages")
-    parser.add_argument("--task", choices=TASKS, default="ppo-cartpole")
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=["ppo-cartpole"])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(FAST_MODES))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--config", type=json.loads, help="JSON: keys over the defaults; prints, writes nothing")
@@ -458,12 +459,11 @@ def main() -> None:
             page(name).write_text(with_results(text, results(algos, read(args.table))), encoding="utf-8")
         return
     limit_threads(1)
-    for mode in args.modes:
-        for seed in args.seeds:
-            run = learn(mode, seed, args.task, args.config)
-            print(" | ".join(run.cells()), flush=True)
-            if args.config is None:
-                write([run], args.table)
+    for task, mode, seed in itertools.product(args.task, args.modes, args.seeds):
+        run = learn(mode, seed, task, args.config)
+        print(" | ".join(run.cells()), flush=True)
+        if args.config is None:
+            write([run], args.table)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from learning import MODES, versions  # noqa: E402
 
 TABLE = Path(__file__).parent / "OFFLINE_LEARNING.md"
 EPISODES, LENGTH = 60, 200
-#: Environment steps after which SAC counts as half trained: its episodes pay about -300, from -1200 and on to -150.
+#: Environment steps after which SAC counts as half trained: it is past the worst, and its episodes still differ a lot.
 HALF_TRAINED = 3600
 
 _NET = {"fcnet_hiddens": [64, 64], "fcnet_activation": "relu"}

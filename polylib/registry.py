@@ -39,12 +39,26 @@ class ModelStore(Protocol):
         """What a name stands for, or None."""
 
 
+InputCreator = Callable[[Any], Any]
+
+
+class InputStore(Protocol):
+    """Where registered inputs are kept for other processes."""
+
+    def put(self, name: str, creator: InputCreator) -> None:
+        """Keeps what a name stands for."""
+
+    def find(self, name: str) -> InputCreator | None:
+        """What a name stands for, or None."""
+
+
 _envs: dict[str, EnvCreator] = {}
 _action_dists: dict[str, Callable[..., Any]] = {}
 _models: dict[str, Any] = {}
-_inputs: dict[str, Callable[[Any], Any]] = {}
+_inputs: dict[str, InputCreator] = {}
 _stores: list[EnvStore] = []
 _model_stores: list[ModelStore] = []
+_input_stores: list[InputStore] = []
 
 
 def register_env(name: str, creator: EnvCreator) -> None:
@@ -116,14 +130,14 @@ def add_model_store(store: ModelStore) -> None:
         store.put(name, model)
 
 
-def register_input(name: str, creator: Callable[[Any], Any]) -> None:
+def register_input(name: str, creator: InputCreator) -> None:
     """Makes `input=name` read experience with a reader of the user's.
 
-    The name is known in this process; rollout workers get what it stands for with their config. "module:Class" needs no
-    registering and works in every process.
+    Rollout workers get what the name stands for with their config, Tune's trials find it through Ray. "module:Class"
+    needs no registering.
 
     Args:
-        name: the name that configs and the command line use; goes before a file or folder of that name.
+        name: the name that configs use; goes before a file or folder of that name.
         creator: takes a `polylib.offline.IOContext`, returns a `polylib.offline.InputReader`.
 
     Raises:
@@ -132,11 +146,24 @@ def register_input(name: str, creator: Callable[[Any], Any]) -> None:
     if not callable(creator):
         raise ConfigTypeError(f"register_input({name!r}): the creator must be callable, got {creator!r}")
     _inputs[name] = creator
+    for store in _input_stores:
+        store.put(name, creator)
 
 
-def registered_input(name: Any) -> Callable[[Any], Any] | None:
-    """What an input was registered as, or None."""
-    return _inputs.get(name) if isinstance(name, str) else None
+def add_input_store(store: InputStore) -> None:
+    """Puts every input registered now and later into `store`, and finds there what isn't registered here."""
+    if store not in _input_stores:
+        _input_stores.append(store)
+    for name, creator in _inputs.items():
+        store.put(name, creator)
+
+
+def registered_input(name: Any) -> InputCreator | None:
+    """What an input was registered as, here or in the process that started this one; None for others."""
+    if not isinstance(name, str):
+        return None
+    found = [_inputs.get(name), *(store.find(name) for store in _input_stores)]
+    return next((creator for creator in found if creator is not None), None)
 
 
 def registered_model(name: Any) -> Any:

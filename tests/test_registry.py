@@ -169,3 +169,33 @@ def test_models_registered_before_and_after_are_in_a_store(monkeypatch):
     assert store == {"before": ScriptEnv, "after": MatchEnv, "elsewhere": MatchEnv}
     assert registry.registered_model("elsewhere") is registry.named_model("elsewhere") is MatchEnv
     assert registry.registered_model("nowhere") is registry.registered_model(ScriptEnv) is None
+
+
+def test_inputs_registered_before_and_after_are_in_a_store(monkeypatch):
+    monkeypatch.setattr(registry, "_inputs", {})
+    monkeypatch.setattr(registry, "_input_stores", [])
+    polylib.register_input("before", ScriptEnv)
+    store = Kept(elsewhere=MatchEnv)
+    registry.add_input_store(store)
+    polylib.register_input("after", MatchEnv)
+    assert store == {"before": ScriptEnv, "after": MatchEnv, "elsewhere": MatchEnv}
+    assert registry.registered_input("elsewhere") is registry.registered_input("after") is MatchEnv
+    assert registry.registered_input("nowhere") is registry.registered_input(ScriptEnv) is None
+
+
+def test_tunes_registry_keeps_inputs(monkeypatch):
+    """A process without what the driver registered finds it there."""
+    from ray.tune.registry import RLLIB_INPUT, _global_registry
+
+    from polylib.algorithms import trainable
+
+    monkeypatch.setattr(registry, "_inputs", {})
+    monkeypatch.setattr(registry, "_input_stores", [])
+    registry.add_input_store(trainable._TUNE_INPUTS)
+    polylib.register_input("of a test", lambda context: [context])
+    registry._inputs.clear()
+    try:
+        assert registry.registered_input("of a test")(3) == [3]
+    finally:
+        _global_registry.unregister(RLLIB_INPUT, "of a test")
+    assert registry.registered_input("of a test") is None

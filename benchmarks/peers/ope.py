@@ -146,20 +146,18 @@ def rllib(folder: Path) -> dict[str, Any]:
         log, tables = read(folder, name)
         probabilities = tables["behavior"][log["obs"], log["actions"]]
         batch = SampleBatch({**log, "action_prob": probabilities})
-        model = {"q_model_config": {"type": Given, "q": tables["q"]}}
+        models = [{"type": Given, "q": tables["q"]} for _ in range(2)]  # RLlib takes the type out
         policy = Table(tables["target"])
         # RLlib's importance sampling is what others call per-decision; its bandit has no steps to decide in.
         made = {
             "pdis": estimators.ImportanceSampling(policy, GAMMA),
             "pdis_epsilon": estimators.ImportanceSampling(policy, GAMMA, epsilon_greedy=0.3),
             "wpdis": estimators.WeightedImportanceSampling(policy, GAMMA),
-            "dm": estimators.DirectMethod(policy, GAMMA, **{"q_model_config": dict(model["q_model_config"])}),
-            "dr": estimators.DoublyRobust(policy, GAMMA, **{"q_model_config": dict(model["q_model_config"])}),
+            "dm": estimators.DirectMethod(policy, GAMMA, q_model_config=models[0]),
+            "dr": estimators.DoublyRobust(policy, GAMMA, q_model_config=models[1]),
         }
         figures[name] = {}
         for key, estimator in made.items():
-            if key.startswith("d"):
-                estimator.model.q = tables["q"]
             found = estimator.estimate(batch, split_batch_by_episode=name != "bandit")
             figures[name][key] = {k: float(np.asarray(v)) for k, v in found.items()}
     return figures

@@ -291,7 +291,7 @@ class Replay(Case):
 
 
 class BC(Case):
-    """Training steps of behavioural cloning; what is counted are rows."""
+    """Training steps of behavioural cloning; what is counted are updates."""
 
     def __init__(self, mode: str, lines: int, line: int, rows: int, updates: int) -> None:
         from ray.rllib.algorithms.bc import BCConfig
@@ -315,11 +315,10 @@ class BC(Case):
         self.updates = updates
 
     def window(self, n: int, k: int) -> tuple[float, float]:
-        before = self.algo._counters["num_env_steps_sampled"]
         start = time.perf_counter()
         for _ in range(n * self.updates):
             self.algo.training_step()
-        return time.perf_counter() - start, self.algo._counters["num_env_steps_sampled"] - before
+        return time.perf_counter() - start, n * self.updates
 
     def close(self) -> None:
         import ray

@@ -365,7 +365,13 @@ COMMON_OPTIONS = (
         anything(),
         "Where episode traces go: a folder, 'logdir' (the run's own), or f(IOContext) -> writer.",
     ),
-    Option("output_config", "offline_data", {}, mapping(), "{'format': 'polylib'} writes packed columns, for speed."),
+    Option(
+        "output_config",
+        "offline_data",
+        {},
+        mapping(),
+        "{'format': 'polylib'} writes packed columns, for speed; {'on_error': 'warn'} goes on when a disk is full.",
+    ),
     Option("output_compress_columns", "offline_data", ["obs", "new_obs"], names(), "Columns to compress, [] for none."),
     Option("output_max_file_size", "offline_data", 64 * 1024**2, integer(1), "Bytes after which a new file begins."),
     # --- multi-agent

@@ -30,6 +30,7 @@ class ReplayObjective(Objective):
 
     columns = ("obs", "new_obs", "actions", "rewards", "terminateds", "discounts")
     optional_columns: tuple[str, ...] = ("weights",)
+    updates_often = True
     needs_values = needs_extras = False
     postprocesses_inputs = True
     exploration: Exploration

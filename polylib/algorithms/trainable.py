@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray import tune
 from ray.train.constants import DEFAULT_STORAGE_PATH
-from ray.tune.registry import ENV_CREATOR, RLLIB_MODEL, TRAINABLE_CLASS, _global_registry
+from ray.tune.registry import ENV_CREATOR, RLLIB_INPUT, RLLIB_MODEL, TRAINABLE_CLASS, _global_registry
 from ray.tune.tune import _Config
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
@@ -20,7 +20,7 @@ from polylib.algorithms.registry import algorithm_names, algorithm_target, get_c
 from polylib.checkpoints import CheckpointError, checkpoint_folder
 from polylib.errors import PolylibError
 from polylib.models.finished_keras import portable
-from polylib.registry import EnvCreator, add_env_store, add_model_store
+from polylib.registry import EnvCreator, add_env_store, add_input_store, add_model_store
 
 logger = logging.getLogger(__name__)
 
@@ -147,6 +147,21 @@ class _TuneModels:
         return _global_registry.get(RLLIB_MODEL, name) if _global_registry.contains(RLLIB_MODEL, name) else None
 
 
+class _TuneInputs:
+    """Creators of readers in Tune's registry."""
+
+    def put(self, name: str, creator: Any) -> None:
+        """Makes a name known to trials."""
+        try:
+            _global_registry.register(RLLIB_INPUT, name, creator)
+        except Exception as error:
+            logger.warning("input %r is known in this process only, since it can't be pickled: %s", name, error)
+
+    def find(self, name: str) -> Any:
+        """What the driver registered under a name."""
+        return _global_registry.get(RLLIB_INPUT, name) if _global_registry.contains(RLLIB_INPUT, name) else None
+
+
 class _TuneEnvs:
     """Environments in Tune's registry, which a cluster's processes share: the names in trials' configs."""
 
@@ -179,9 +194,10 @@ def _share_names() -> None:
         register_trainables()
     add_env_store(_TUNE_ENVS)
     add_model_store(_TUNE_MODELS)
+    add_input_store(_TUNE_INPUTS)
 
 
-_TUNE_ENVS, _TUNE_MODELS = _TuneEnvs(), _TuneModels()
+_TUNE_ENVS, _TUNE_MODELS, _TUNE_INPUTS = _TuneEnvs(), _TuneModels(), _TuneInputs()
 _share_names()
 # A Ray that is started later begins with an empty registry.
 ray._private.worker._post_init_hooks.append(_share_names)

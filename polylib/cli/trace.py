@@ -23,6 +23,7 @@ from polylib.cli.trace_compare import comparison
 from polylib.cli.trace_flags import TRACE_FLAGS, help_text
 from polylib.cli.trace_json import summary_json
 from polylib.cli.trace_listing import Agreement, listing, notes_of, ordered, where
+from polylib.cli.trace_numbers import printable
 from polylib.cli.trace_policy import PolicyBeside
 from polylib.cli.trace_steps import full_steps, step_header, step_table, steps_json, steps_of
 from polylib.errors import PolylibError
@@ -241,7 +242,7 @@ def _width() -> int | None:
 
 
 def _print(lines: Sequence[str]) -> None:
-    print("\n".join(lines), flush=True)
+    print("\n".join(map(printable, lines)), flush=True)
 
 
 def _page(lines: Sequence[str]) -> None:
@@ -249,13 +250,13 @@ def _page(lines: Sequence[str]) -> None:
     if sys.stdout.isatty() and sys.stdin.isatty() and len(lines) >= shutil.get_terminal_size().lines:
         # less: keep colours and long lines, and leave what was seen on the screen.
         os.environ.setdefault("LESS", "RSX")
-        pydoc.pager("\n".join(lines))
+        pydoc.pager("\n".join(map(printable, lines)))
     else:
         _print(lines)
 
 
 def _note(text: str) -> None:
-    print(f"polylib trace: note: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    print(f"polylib trace: note: {printable(' '.join(text.split()))}", file=sys.stderr, flush=True)
 
 
 @contextmanager

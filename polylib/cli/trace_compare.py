@@ -67,7 +67,7 @@ def measures(summaries: Sequence[Summary], agreements: Sequence[Agreement | None
 
 
 def _values(summary: Summary, name: str) -> list[float]:
-    return [e.total_reward if name == "return" else float(e.length) for e in summary.episodes]
+    return [e.total_reward if name == "return" else float(e.length) for e in summary.whole]
 
 
 def _percent(part: float, whole: float) -> float:

@@ -20,8 +20,9 @@ def summary_json(
         "records": summary.records,
         "steps": summary.steps,
         "skipped": summary.skipped,
-        "returns": _spread_json([e.total_reward for e in summary.episodes]),
-        "lengths": _spread_json([float(e.length) for e in summary.episodes]),
+        "whole": sum(e.whole for e in summary.episodes),
+        "returns": _spread_json([e.total_reward for e in summary.whole]),
+        "lengths": _spread_json([float(e.length) for e in summary.whole]),
         "columns": {policy_id: _columns_json(summary.columns(policy_id)) for policy_id in summary.policies},
         "episodes": [episode_json(episode, agreement) for episode in shown],
     }

@@ -165,8 +165,8 @@ def column_table(columns: Sequence[ColumnStats], width: int | None = None) -> li
 
 
 def _totals(summary: Summary, agreement: Agreement | None) -> list[str]:
-    returns = [episode.total_reward for episode in summary.episodes]
-    lengths = [float(episode.length) for episode in summary.episodes]
+    returns = [episode.total_reward for episode in summary.whole]
+    lengths = [float(episode.length) for episode in summary.whole]
     rows = [["", "mean", "std", "min", "25 %", "median", "75 %", "max", "distribution"]]
     for name, values in (("return", returns), ("length", lengths)):
         found = spread(values)
@@ -175,6 +175,8 @@ def _totals(summary: Summary, agreement: Agreement | None) -> list[str]:
             keys = ("mean", "std", "min", "q25", "median", "q75", "max")
             rows.append([name, *(short(found[key]) for key in keys), f"{line}"])
     lines = table(rows, "<>>>>>>><")
+    if len(summary.whole) < len(summary.episodes):
+        lines.append(f"        of the {_count(len(summary.whole), 'whole episode')}")
     ends = Counter(episode.end or "open" for episode in summary.episodes)
     lines.append("ends    " + ", ".join(f"{count} {name}" for name, count in ends.most_common()))
     troubled = sum(bool(notes_of(episode)) for episode in summary.episodes)

@@ -25,6 +25,13 @@ def short(value: Any) -> str:
     return f"{number:.4g}"
 
 
+def printable(line: str) -> str:
+    """A line without characters that would do something to a terminal: text in traces may hold any."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
 def exact(value: Any) -> Any:
     """A number as JSON has it; None for what isn't finite."""
     number = float(value)

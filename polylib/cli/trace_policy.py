@@ -13,6 +13,7 @@ from polylib.algorithms.algorithm_config import FRAMEWORK_PACKAGES
 from polylib.cli.flags import CommandLine, UsageError
 from polylib.cli.process import import_quietly
 from polylib.cli.stored import read_stored
+from polylib.cli.trace_choices import choices
 from polylib.errors import FrameworkError, PolylibError
 from polylib.models.spaces import is_nested, leaves, unflatten
 from polylib.offline.episodes import Columns, Episode
@@ -96,15 +97,12 @@ class PolicyBeside:
             for name in leaves(policy.action_space, c.ACTIONS)
         }
         agrees, difference = _agreement(policy.action_space, actions, columns)
-        return Overlay(
-            actions,
-            agrees,
-            _joined(outputs, c.ACTION_DIST_INPUTS),
-            _joined(outputs, c.ACTION_LOGP),
-            _joined(outputs, "taken"),
-            _joined(outputs, "values"),
-            difference,
-        )
+        inputs, logp, taken = (_joined(outputs, name) for name in (c.ACTION_DIST_INPUTS, c.ACTION_LOGP, "taken"))
+        if c.ACTIONS in actions and inputs is not None:
+            found = choices(actions[c.ACTIONS], inputs, logp)
+            if found is not None and found.scores:
+                taken = None  # Q-values: no action has a probability
+        return Overlay(actions, agrees, inputs, logp, taken, _joined(outputs, "values"), difference)
 
     def _policy(self, policy_id: str) -> Policy:
         if policy_id in self._policies:

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from polylib.evaluation.remembered import KEEP_BYTES, Remembered
 from polylib.models.filters import clip_rewards
 from polylib.models.networks import batch_dtype
 from polylib.models.preprocessors import restore
@@ -117,21 +118,33 @@ class OfflineInput:
         needed += [name for name in wanted if name in (c.REWARDS, c.TERMINATEDS) and name not in needed]
         # Rows are shuffled here, when nobody asks any more which of them follow each other.
         own = config.copy().update_from_dict({"input": source, "shuffle_buffer_size": 0})
-        self.reader: InputReader = make_input(
-            own,
-            worker_index,
-            num_workers,
-            observation_space=policy.observation_space,
-            action_space=policy.action_space,
-            required=needed,
-            sampler=sample,
-            loop=True,
-            logdir=logdir,
-            worker=worker,
+
+        def make_reader(loop: bool) -> InputReader:
+            return make_input(
+                own,
+                worker_index,
+                num_workers,
+                observation_space=policy.observation_space,
+                action_space=policy.action_space,
+                required=needed,
+                sampler=sample,
+                loop=loop,
+                logdir=logdir,
+                worker=worker,
+            )
+
+        self._rng = random_stream(config["seed"], 5, worker_index)
+        # What is written on, or filtered by statistics that change, has to be read each time.
+        keeps = is_of_files(source) and on_read is None and policy.filter.identity
+        self._records = Remembered(
+            make_reader,
+            self._columns,
+            KEEP_BYTES if keeps else 0,
+            int(self._rng.integers(1 << 31)),
+            permute=not self._needs_stretches,
         )
         self._joiner = EpisodeJoiner()
         self._pool: list[Columns] = []  # what is to be shuffled
-        self._rng = random_stream(config["seed"], 5, worker_index)
         self._ready: deque[Columns] = deque()
         self._ready_rows = 0
         self._next_unroll = 0
@@ -163,18 +176,16 @@ class OfflineInput:
         """Reads records until there is something to hand out."""
         for _ in range(_PATIENCE):
             try:
-                record = self.reader.next()
+                rows = self._records.next()
             except StopIteration:
                 raise OfflineError(
                     f"the input {self.source!r} has ended, and training goes on: a reader of your own has to "
                     "start over in next(), or stop training before"
                 ) from None
-            if self._on_read is not None:
-                self._on_read(record)
-            prepared = [rows for rows in self._prepared(self._columns(record)) if count(rows)]
-            for rows in self._shuffled(prepared) if self.config["shuffle_buffer_size"] else prepared:
-                self._ready.append(rows)
-                self._ready_rows += count(rows)
+            prepared = [part for part in self._prepared(rows) if count(part)]
+            for part in self._shuffled(prepared) if self.config["shuffle_buffer_size"] else prepared:
+                self._ready.append(part)
+                self._ready_rows += count(part)
             if prepared:
                 return
         raise OfflineError(
@@ -228,6 +239,8 @@ class OfflineInput:
 
     def _columns(self, record: Batch) -> Columns:
         """A record's columns as learning has them: flat, in the environment's units, filtered."""
+        if self._on_read is not None:
+            self._on_read(record)
         rows: Columns = {}
         for name, values in self._only_batch(record).items():
             if name in self._dropped or name.startswith(_STATES):
@@ -351,7 +364,7 @@ class OfflineInput:
 
     def get_state(self) -> State | None:
         """Where reading stands, and the rows that were read and not handed out; None if the reader can't say."""
-        position = self.reader.get_state()
+        position = self._records.get_state()
         if position is None:
             return None
         kept = {"ready": list(self._ready), "pool": self._pool, "held": self._joiner.held}
@@ -373,7 +386,7 @@ class OfflineInput:
             kept[what] = [under(arrays, prefix) for prefix in prefixes]
         rng = np.random.default_rng()
         rng.bit_generator.state = values["rng"]
-        if not self.reader.set_state(values["reader"]):
+        if not self._records.set_state(values["reader"]):
             return False
         self._rng, self._next_unroll = rng, int(values["next_unroll"])
         self._ready, self._pool = deque(kept["ready"]), kept["pool"]
@@ -383,9 +396,7 @@ class OfflineInput:
 
     def close(self) -> None:
         """Closes the reader."""
-        close = getattr(self.reader, "close", None)
-        if close is not None:
-            close()
+        self._records.close()
 
 
 def _ends(stretches: list[Columns]) -> np.ndarray:

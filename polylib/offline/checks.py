@@ -83,7 +83,10 @@ class Expected:
 
     def check(self, batch: Batch, where: str) -> Batch:
         """As `prepare`, for a batch that has polylib's units already."""
-        check_required(batch, self.required, where)
+        if self.required:
+            check_required(batch, self.required, where)
+        if self.observation_space is None and self.action_space is None:
+            return batch
         return fit_to_spaces(batch, self.observation_space, self.action_space, where)
 
 

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from polylib.offline.episodes import Columns, Cut, Cutter, EpisodeKey, Run, opened, records_of
+from polylib.offline.episode_cutting import Columns, Cut, Cutter, EpisodeKey, Run
+from polylib.offline.episodes import opened, records_of
 from polylib.offline.errors import TraceFileError, TraceFormatError
 from polylib.offline.json_format import Batch
 from polylib.offline.sources import Inputs
@@ -111,6 +112,11 @@ class EpisodeSummary:
         return self._run.gaps
 
     @property
+    def whole(self) -> bool:
+        """Whether all steps from the first to the end are there."""
+        return self.end is not None and not self.gaps
+
+    @property
     def missing(self) -> int:
         """How many steps are missing."""
         return sum(stop - start for start, stop in self.gaps)
@@ -204,6 +210,11 @@ class Summary:
     def steps(self) -> int:
         """Rows, each counted once."""
         return sum(episode.length for episode in self.episodes)
+
+    @property
+    def whole(self) -> list[EpisodeSummary]:
+        """The episodes that are whole; all if none is. What a part of an episode returned says little of the others."""
+        return [episode for episode in self.episodes if episode.whole] or self.episodes
 
     @property
     def policies(self) -> list[str]:

@@ -162,9 +162,9 @@ class JsonReader(InputReader):
         return self.expected.prepare(batch, where)
 
     def _is_mine(self, index: int, number: int) -> bool:
-        """Whether a line belongs to this reader's share, in whatever order lines are read."""
+        """Whether a line belongs to this reader's share, if it has one, in whatever order lines are read."""
         worker, workers = self.share
-        return workers == 0 or (index + number - 1) % workers == worker - 1
+        return (index + number - 1) % workers == worker - 1
 
     def _indexed(self) -> LineIndex:
         if self._index is None:
@@ -177,7 +177,10 @@ class _Pass(Iterator[Batch]):
 
     def __init__(self, reader: JsonReader, loop: bool, state: Mapping[str, Any] | None = None) -> None:
         self._reader, self._loop = reader, loop
-        self._epoch, self._found, self._any = (state["epoch"], state["found"], True) if state else (0, False, False)
+        self._epoch: int = state["epoch"] if state else 0
+        # Whether this pass has come to a record, and to a line.
+        self._found: bool = state["found"] if state else False
+        self._any = state is not None
         self._corrupt = 0  # since the last line that wasn't
         self._lines = self._begin(state["position"]) if state else None
 
@@ -196,7 +199,7 @@ class _Pass(Iterator[Batch]):
         while True:
             for index, number, line in self._lines:
                 self._any = True
-                if not reader._is_mine(index, number):
+                if reader.share[1] and not reader._is_mine(index, number):
                     continue
                 batch = reader._decode(index, number, line)
                 if batch is not None:

@@ -124,7 +124,8 @@ class MultiAgentSampleBatchBuilder:
                 The steps are kept.
         """
         batches: dict[str, SampleBatch] = {}
-        most, steps, told = 0, set(), True
+        most, told = 0, True
+        steps: set[tuple[int, int]] = set()
         for (agent_id, policy_id), builder in self._builders.items():
             try:
                 batch = builder.build()

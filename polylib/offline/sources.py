@@ -46,6 +46,7 @@ _DRIVERS = {
     "hdfs": "pyarrow",
 }
 _LOCAL = ("file", "local")
+_HTTP = re.compile("https?://")
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,14 @@ class RemoteFile:
 
     url: str
 
+    @property
+    def name(self) -> str:
+        """The address without what isn't for messages: a password, or a query, which may hold a signature."""
+        plain = re.sub(r"//[^/@]*@", "//", self.url)
+        return plain.partition("?")[0] if _HTTP.match(plain) else plain
+
     def __str__(self) -> str:
-        return re.sub(r"//[^/@]*@", "//", self.url)  # a password isn't for messages
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -165,10 +172,12 @@ def _natural(path: Any) -> list[str | int]:
 def _find_remote(url: str) -> Sequence[RemoteFile]:
     system, path = _file_system(url)
     shown = str(RemoteFile(url))
+    is_http = _HTTP.match(url) is not None
     try:
-        if glob.has_magic(path):
+        # A question mark begins the query of a web address.
+        if re.search(r"[*[]", path) if is_http else glob.has_magic(path):
             names, what = system.glob(path), "no file matches"
-        elif path.endswith(_SUFFIXES):
+        elif shown.endswith(_SUFFIXES) or (is_http and not path.endswith("/")):
             # Asking whether it is a folder would download a file from a server that has no folders.
             return [RemoteFile(url)]
         elif system.isdir(path):
@@ -244,6 +253,25 @@ def _open_remote(file: RemoteFile) -> BinaryIO:
     return system.open(path, "rb")
 
 
+class _Archives:
+    """The `.zip` that was opened last: its members mostly follow each other."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Path | RemoteFile, zipfile.ZipFile] | None = None
+
+    def open(self, archive: Path | RemoteFile) -> zipfile.ZipFile:
+        if self._last is None or self._last[0] != archive:
+            self.close()
+            self._last = (archive, _open_zip(archive))
+        return self._last[1]
+
+    def close(self) -> None:
+        """Closes it; members that are open stay so."""
+        if self._last is not None:
+            self._last[1].close()
+            self._last = None
+
+
 class _Stream(io.RawIOBase):
     """What a decompressor or a driver reads, with its errors as OSError. It gives what there is, then raises."""
 
@@ -268,8 +296,12 @@ class _Stream(io.RawIOBase):
         super().close()
 
 
-def open_file(file: TraceFile) -> BinaryIO:
+def open_file(file: TraceFile, archives: _Archives | None = None) -> BinaryIO:
     """A stream of a file's content, unpacked.
+
+    Args:
+        file: What is read.
+        archives: Opens a member's `.zip`; None: anew.
 
     Raises:
         TraceFileError: It can't be opened.
@@ -279,8 +311,7 @@ def open_file(file: TraceFile) -> BinaryIO:
             return file.open("rb", buffering=_BUFFER)
         under: list[Any] = []
         if isinstance(file, Member):
-            under.append(_open_zip(file.archive))
-            under.insert(0, under[0].open(file.name))
+            under.append((archives or _Archives()).open(file.archive).open(file.name))
         else:
             under.append(file.open("rb") if isinstance(file, Path) else _open_remote(file))
         if str(file).endswith(".gz"):
@@ -316,6 +347,7 @@ class Lines(Iterator[tuple[int, int, bytes]]):
         self._files, self._order = files, range(len(files)) if order is None else order
         self.position: tuple[int, int, int] = (position[0], position[1], position[2])
         self._file: BinaryIO | None = None
+        self._archives = _Archives()
         self._limit = 0
 
     def __next__(self) -> tuple[int, int, bytes]:
@@ -329,11 +361,12 @@ class Lines(Iterator[tuple[int, int, bytes]]):
         while True:
             at, number, offset = self.position
             if at >= len(self._order):
+                self.close()
                 raise StopIteration
             index = self._order[at]
             try:
                 if self._file is None:
-                    self._file = open_file(self._files[index])
+                    self._file = open_file(self._files[index], self._archives)
                     self._limit = MAX_LINE if _is_plain(self._files[index]) else MAX_PACKED_LINE
                     if offset:
                         _skip(self._file, offset)
@@ -369,11 +402,15 @@ class Lines(Iterator[tuple[int, int, bytes]]):
                 )
 
     def _next_file(self) -> None:
-        self.close()
+        self._close_file()
         self.position = (self.position[0] + 1, 0, 0)
 
     def close(self) -> None:
-        """Closes the file that is open."""
+        """Closes what is open."""
+        self._close_file()
+        self._archives.close()
+
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 # How many rows are looked at for the largest discrete action.
 MAX_ROWS = 10_000
+# Of what a file may note as spaces: values of an observation and an action together.
+_MAX_SIZE = 1 << 24
 
 Space = gym.Space[Any]
 
@@ -170,10 +173,25 @@ def _noted(line: bytes, where: str) -> tuple[Space | None, Space | None]:
     found: list[Space | None] = []
     for name in ("observation_space", "action_space"):
         try:
-            found.append(space_from_json(noted[name]))
-        except (PolylibError, LookupError, TypeError):
+            found.append(space_from_json(noted[name]) if _size(noted[name]) <= _MAX_SIZE else None)
+        except (PolylibError, LookupError, TypeError, RecursionError):
             found.append(None)
     return found[0], found[1]
+
+
+def _size(note: Any) -> int:
+    """How many numbers the bounds of a noted space's parts have together: a few bytes can ask for any amount."""
+    total, rest = 0, [note]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, dict):
+            shape = part.get("shape")
+            if isinstance(shape, list) and all(isinstance(size, int) for size in shape):
+                total += math.prod(shape)
+            rest.extend(part.values())
+        elif isinstance(part, list):
+            rest.extend(part)
+    return total
 
 
 class _Range:

@@ -79,7 +79,10 @@ class WholeEpisodes(InputReader):
         bounds = [0, *(np.flatnonzero(cut) + 1).tolist(), batch.count]
         for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
             key = None if ids is None else ids[start].item()
-            self._add_piece(key, batch[start:stop], ends is not None and bool(ends[stop - 1]))
+            is_end = ends is not None and bool(ends[stop - 1])
+            piece = batch[start:stop]
+            # A view would keep all of the record for as long as the episode is open.
+            self._add_piece(key, piece if is_end else piece.copy(), is_end)
 
     def _add_piece(self, key: Any, piece: SampleBatch, is_end: bool) -> None:
         pieces = self._open.get(key)

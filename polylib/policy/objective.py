@@ -93,6 +93,8 @@ class Objective(ABC):
     needs_values: bool = True
     #: Whether `postprocess` then uses values of all rows, and not only of what follows them where sampling stopped.
     needs_row_values: bool = True
+    #: Whether updates come every few steps, and not after a whole batch of them.
+    updates_often: bool = False
     #: Whether `postprocess` takes what acting says beside actions and states (`action_logp`, ...).
     needs_extras: bool = True
     #: Whether rows read from files are postprocessed whatever the config's `postprocess_inputs` says.

@@ -666,11 +666,8 @@ class Policy(ABC):
             for net in self._mirror.values():
                 net.weights.update(weights)
         self._mirror_is_old = False
-        return self._acting(extras)(numpy_ops, self._mirror, inputs, noise, self.coefficients)
-
-    def _acting(self, extras: bool) -> Callable[..., dict[str, Any]]:
-        """`Objective.act`, or without extras `choose`."""
-        return self.objective.act if extras else self.objective.choose
+        act = self.objective.act if extras else self.objective.choose
+        return act(numpy_ops, self._mirror, inputs, noise, self.coefficients)
 
     def _numpy_networks(self, change: Callable[[Weights], Weights] | None = None) -> dict[str, NumpyNetwork]:
         """The networks that act, on NumPy."""

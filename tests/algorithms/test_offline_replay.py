@@ -19,7 +19,7 @@ ROWS, EPISODES = 20, 3
 #: Everything that changes with updates does so in these: the policy imitates, then climbs; targets move now and then.
 ALGOS = {
     "CQL": {"bc_iters": 4, "lagrangian": True},
-    "CRR": {"target_update_grad_intervals": 3},
+    "CRR": {"target_update_grad_intervals": 3, "tau": 1.0},
     "IQL": {},
 }
 ITERATION = {

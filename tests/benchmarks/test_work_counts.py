@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from modes import MODE_PARAMS, mode_id
 
+from polylib.algorithms.dqn import DQN, DQNConfig
 from polylib.algorithms.ppo.config import PPOConfig
 from polylib.algorithms.ppo.loss import PPOObjective
 from polylib.evaluation.rollout_worker import RolloutWorker
@@ -26,16 +27,26 @@ STEPS = 64
 MINIBATCH = 16
 # Python calls of one step of CartPole-v1, by the number of environments in a worker; Gymnasium's own calls are in it.
 CALLS_PER_STEP = {
-    "tf": {1: 73, 8: 187},
-    "tf2": {1: 716, 8: 815},
-    "tf2-traced": {1: 85, 8: 184},
-    "torch": {1: 73, 8: 173},
-    "numpy": {1: 73, 8: 172},
+    "tf": {1: 52, 8: 148},
+    "tf2": {1: 698, 8: 806},
+    "tf2-traced": {1: 53, 8: 160},
+    "torch": {1: 52, 8: 160},
+    "numpy": {1: 52, 8: 159},
 }
 # Python calls of `compute_single_action`.
 CALLS_PER_ACTION = {"tf": 25, "tf2": 660, "tf2-traced": 25, "torch": 25, "numpy": 25}
 # Python calls of one update, where there is anything per update at all: tf and traced tf2 do all updates in one call.
 CALLS_PER_UPDATE = {"tf": 0.5, "tf2": 6895, "tf2-traced": 0.5, "torch": 181}
+# Python calls of one step of DQN on CartPole-v1 with all that surrounds it but the update, by the steps of a fragment:
+# acting through the network, storing the row, drawing a batch of 32 and setting priorities.
+CALLS_PER_REPLAYED_STEP = {
+    "tf": {1: 237, 4: 114},
+    "tf2": {1: 1885, 4: 1764},
+    "tf2-traced": {1: 349, 4: 142},
+    "torch": {1: 235, 4: 114},
+}
+# The same where the action is a random one.
+CALLS_PER_RANDOM_STEP = {1: 207, 4: 84}
 # Most bytes that NumPy holds at a time, as a multiple of the batch's own.
 PEAK_OF_SAMPLING = 3.2
 PEAK_OF_LEARNING = {"tf": 0.3, "tf2": 2.95, "tf2-traced": 1.33, "torch": 0.67}
@@ -119,6 +130,52 @@ def test_python_calls_per_sampled_step(workers: Workers, framework: str, traced:
     # Steps of all environments together, so that 8 of them may cost what one does, and what Gymnasium needs for each.
     count = count_calls(worker.sample) / STEPS
     check(count, CALLS_PER_STEP[name][envs], f"Python calls per step of {envs} env(s), {name}")
+
+
+def make_dqn(mode: Mode, steps: int) -> DQN:
+    framework, traced = mode
+    algo = DQN(
+        DQNConfig()
+        .environment("CartPole-v1")
+        .framework(framework, eager_tracing=traced)
+        .rollouts(rollout_fragment_length=steps)
+        .training(
+            model={"fcnet_hiddens": [8]},
+            hiddens=[8],
+            train_batch_size=32,
+            training_intensity=None,
+            num_steps_sampled_before_learning_starts=64,
+        )
+        .reporting(min_sample_timesteps_per_iteration=64, min_time_s_per_iteration=0)
+        .debugging(seed=0)
+    )
+    algo.train()
+    policy: Any = algo.get_policy()
+    batch = algo.replay.sample(32)
+    info = policy.learn_on_batch(batch)
+    policy.learn_on_batch = lambda batch: policy._weights_changed() or info  # all but the update itself
+    policy.objective.scheduled = lambda timestep: {}
+    return algo
+
+
+def count_per_step(algo: DQN, epsilon: float, rounds: int = 48) -> float:
+    algo.get_policy().set_coefficients(epsilon=epsilon)
+    algo.training_step()
+    steps = algo.config["rollout_fragment_length"]
+    return count_calls(lambda: [algo.training_step() for _ in range(rounds)]) / (rounds * steps)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize(("framework", "traced"), MODE_PARAMS)
+def test_python_calls_per_replayed_step(framework: str, traced: bool, steps: int) -> None:
+    """Episodes' ends are in it: every ten to twenty steps, as the pole falls."""
+    with make_dqn((framework, traced), steps) as algo:
+        name = mode_id(framework, traced)
+        bound = CALLS_PER_REPLAYED_STEP[name][steps]
+        check(count_per_step(algo, 0.0), bound, f"Python calls per step, fragments of {steps}, {name}")
+        if framework == "torch":
+            count = count_per_step(algo, 1.0)
+            check(count, CALLS_PER_RANDOM_STEP[steps], f"Python calls per random step, fragments of {steps}")
 
 
 @pytest.mark.parametrize(("framework", "traced"), MODES_AND_NUMPY)

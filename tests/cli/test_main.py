@@ -49,8 +49,8 @@ def test_train_help(call):
         *("--checkpoint-freq", "--checkpoint-at-end", "--keep-checkpoints-num", "--checkpoint-score-attr"),
         *("--restore", "--resume", "--model"),
     }
-    assert outcome.out.count("\n  polylib train ") == 5  # examples
-    assert "One of: A2C, DDPG, DQN, PG, PPO," in " ".join(outcome.out.split())
+    assert outcome.out.count("\n  polylib train ") == 6  # examples
+    assert "One of: A2C, BC, CQL, CRR, DDPG, DQN, IQL, MARWIL, PG, PPO," in " ".join(outcome.out.split())
     assert max(map(len, lines)) <= 120
 
 

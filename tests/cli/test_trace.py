@@ -106,6 +106,24 @@ def test_what_is_amiss(call, traces):
     assert first.endswith("1 NaN in rewards; 2 steps missing (t 3-4); 2 duplicates")
     assert second.split() == ["5", "2", "2", "open", "0:", "50", "%", "1:", "50", "%"]
     assert "notes   1 of 2 episodes have some" in call("trace", folder).out
+    outcome = call("trace", folder, traces("y", steps(9, 8)))
+    assert "length     8    -    8" in outcome.out and "of the 1 whole episode" in outcome.out
+
+
+def test_text_of_traces_does_nothing_to_a_terminal(call, traces):
+    folder = traces("x", steps("\x1b]0;title\x07\x9b2J", infos=np.array(["\x1b[2J"] * 3, object)))
+    for argv in ([], ["--episode", "\x1b]0", "--full"]):
+        outcome = call("trace", folder, *argv)
+        assert outcome.status == 0 and r"\x1b]0;title\x07\x9b2J" in outcome.out
+        assert not {"\x1b", "\x07", "\x9b"} & set(outcome.out)
+
+
+def test_other_formats(call, tmp_path):
+    pytest.importorskip("pyarrow")
+    from polylib.offline.formats.convert import convert
+
+    convert(str(DATA / "pendulum_sac"), str(tmp_path / "x.parquet"))
+    assert "2 episodes, 400 steps" in call("trace", str(tmp_path / "x.parquet")).out
 
 
 def test_several_paths_are_one_listing(call):

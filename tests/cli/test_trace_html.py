@@ -225,7 +225,8 @@ def test_q_values_are_scores(page, tmp_path):
     q = np.array([[1.0, 5.0, 3.0]] * 4, np.float32)
     batch = steps(1, 4, actions=np.full(4, 1), action_dist_inputs=q, action_logp=np.zeros(4, np.float32))
     lanes = lanes_in(data_in(page(write(tmp_path / "x", batch))[0])["episode-0-0"])
-    assert lanes["action"]["scores"] and unpack(lanes["action"]["shades"])[:3].tolist() == [1, 5, 3]
+    scores = lanes["action (score)"]
+    assert scores["scores"] and unpack(scores["shades"])[:3].tolist() == [1, 5, 3]
     assert unpack(lanes["probability"]["series"][0]["values"]).tolist() == [1] * 4
 
 

@@ -12,6 +12,7 @@ from fakes import BrokenEnv, FakePolicy, RandomEpisodes, ScriptEnv, UsersVectorE
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from polylib.algorithms.ppo.loss import PPOObjective
+from polylib.env.in_turn import InTurn
 from polylib.errors import EnvError, WorkerError
 from polylib.evaluation import rollout_worker as rollout_worker_module
 from polylib.evaluation.collector import Collector
@@ -29,10 +30,18 @@ def sync_without_copies(envs, mode):
     return SyncVectorEnv([lambda env=env: env for env in envs], autoreset_mode=mode, copy=False)
 
 
+def in_turn(envs, mode):
+    assert mode is DISABLED
+    return InTurn([lambda env=env: env for env in envs])
+
+
 VECTORS = [
-    pytest.param(make, mode, id=f"{make.__name__}-{mode.name}")
-    for make in (sync, sync_without_copies, UsersVectorEnv)
-    for mode in (NEXT, SAME, DISABLED)
+    *(
+        pytest.param(make, mode, id=f"{make.__name__}-{mode.name}")
+        for make in (sync, sync_without_copies, UsersVectorEnv)
+        for mode in (NEXT, SAME, DISABLED)
+    ),
+    pytest.param(in_turn, DISABLED, id="in_turn"),
 ]
 
 
@@ -214,6 +223,42 @@ def test_the_collector_grows():
     assert fragment.batch["rewards"].tolist() == list(range(30))
     assert sampling.collector.capacity == 32
     assert sampling.sample().batch["t"].tolist() == list(range(30))
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_all_rows_at_once_are_those_picked_one_by_one(num_envs):
+    """A fragment whose rows are all valid is put together in another way than one of which some are left out."""
+    envs = [RandomEpisodes(seed) for seed in range(num_envs)]
+    sampling = sampler(in_turn(envs, DISABLED), 7)
+    collector, compared = sampling.collector, []
+    whole = collector._whole
+
+    def both(current):
+        one, other = whole(current), collector._picked(current, False)
+        compared.append(len(collector._last))
+        assert one[1] == other[1]
+        for a, b in ((one[0], other[0]), (one[2], other[2])):
+            assert a.keys() == b.keys()
+            for name in a:
+                np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+                assert a[name].dtype == b[name].dtype and not np.shares_memory(a[name], collector.columns[name])
+        return one
+
+    collector._whole = both
+    for _ in range(12):
+        sampling.sample()
+    assert len(compared) == 12 and 0 in compared and max(compared) > 0
+
+
+def test_without_extras_fragments_hold_what_everybody_needs():
+    fragments = []
+    for extras in (True, False):
+        envs = [ScriptEnv({"episodes": [[0, 1, 2, 3]], "rewards": [[1.0, 2.0, 4.0]]})]
+        fragments.append(sampler(in_turn(envs, DISABLED), 5, extras=extras).sample().batch)
+    whole, rest = fragments
+    assert whole.keys() - rest.keys() == {"action_logp", "action_dist_inputs"}
+    for name in rest:
+        np.testing.assert_array_equal(rest[name], whole[name])
 
 
 def test_the_collector_hands_out_copies():

@@ -90,7 +90,8 @@ def cut(column: Any) -> Any:
 VALUES: list[Any] = [
     *(None, True, False, 0, -1, 1, 2, 7, 1 << 40, 1 << 62, -(1 << 63), (1 << 64) - 1, 0.5, -1.5, 1e308, 1e-320),
     *("", "raw:", "lz4:", "AAAA", "lz4:AAAA", "raw:AAAAAAAA", "float32", "int64", "bool", "U9999999", "S3", "object"),
-    *("dict", "$", "x" * 50, "\u2028\x00\ud7ff", [], {}, [None], [[]], [[], [1]], [1, "a"], [[1, 2], [3]], {"$": "array"}),
+    *("dict", "$", "x" * 50, "\u2028\x00\ud7ff", [], {}, [None], [[]], [[], [1]], [1, "a"], [[1, 2], [3]]),
+    *({"$": "array"}, {"$": "dict", "items": {}}),
     *([0, 1 << 61], [1 << 31, 1 << 31], {"dict": {}}, {"tuple": []}, {"dtype": "float64", "shape": [2]}, [1e400]),
 ]  # fmt: skip
 
@@ -299,11 +300,16 @@ def test_any_bytes_end_in_an_error_that_names_the_place(line):
 
 ARRAYS = hnp.arrays(
     st.one_of(
-        hnp.boolean_dtypes(), hnp.integer_dtypes(), hnp.unsigned_integer_dtypes(), hnp.floating_dtypes(sizes=(16, 32, 64)),
-        hnp.complex_number_dtypes(sizes=(64, 128)), hnp.unicode_string_dtypes(max_len=4), hnp.byte_string_dtypes(max_len=4),
+        hnp.boolean_dtypes(),
+        hnp.integer_dtypes(),
+        hnp.unsigned_integer_dtypes(),
+        hnp.floating_dtypes(sizes=(16, 32, 64)),
+        hnp.complex_number_dtypes(sizes=(64, 128)),
+        hnp.unicode_string_dtypes(max_len=4),
+        hnp.byte_string_dtypes(max_len=4),
     ),
-    st.tuples(st.just(3)) | st.tuples(st.just(3), st.integers(0, 3)) | st.tuples(st.just(3), st.integers(0, 2), st.integers(1, 2)),
-)  # fmt: skip
+    st.lists(st.integers(0, 3), max_size=2).map(lambda shape: (3, *shape)),
+)
 OBJECTS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
     lambda parts: (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from gymnasium.spaces import Box, Discrete
+from modes import has
 from offline.batches import cartpole
 
 from polylib.errors import ConfigError, ConfigTypeError
-from polylib.offline import IOContext, JsonReader, JsonWriter, TraceFileError, make_output, spaces_of
+from polylib.offline import IOContext, JsonReader, JsonWriter, TraceFileError, json_writer, make_output, spaces_of
 
 
 def test_no_output_no_writer():
@@ -79,3 +82,27 @@ def test_a_function_is_told_about_the_run(tmp_path):
 def test_mistakes_name_the_key(config, error, text, tmp_path):
     with pytest.raises(error, match=text):
         make_output({"output": str(tmp_path), **config})
+
+
+@pytest.mark.skipif(not has("torch"), reason="needs torch")
+def test_training_goes_on_or_stops_when_the_disk_is_full(tmp_path, monkeypatch, caplog):
+    from polylib.algorithms.ppo import PPOConfig
+
+    def full(file, line):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(json_writer, "_write_whole", full)
+    for on_error in ("warn", "raise"):
+        config = PPOConfig().environment("CartPole-v1").framework("torch").training(train_batch_size=64)
+        config.update_from_dict({"num_workers": 0, "sgd_minibatch_size": 64, "num_sgd_iter": 1})
+        config.offline_data(output=str(tmp_path), output_config={"on_error": on_error})
+        algo = config.build()
+        try:
+            if on_error == "raise":
+                with pytest.raises(TraceFileError, match="the disk is full: a record of .* could not be written"):
+                    algo.train()
+            else:
+                assert algo.train()["num_env_steps_sampled"] >= 64
+                assert "record lost (1 so far): " in caplog.text and "the disk is full" in caplog.text
+        finally:
+            algo.stop()

@@ -63,6 +63,19 @@ def test_files_patterns_and_folders_of_a_server(server):
 
 
 @needs_http
+def test_a_zip_of_a_server_is_fetched_once_for_all_members(server, monkeypatch):
+    url, folder = server
+    with zipfile.ZipFile(folder / "many.zip", "w") as file:
+        for i in range(20):
+            file.writestr(f"{i}.json", record(i))
+    fetched = []
+    real = Quiet.do_GET
+    monkeypatch.setattr(Quiet, "do_GET", lambda self: (fetched.append(self.path), real(self)))
+    assert episodes(JsonReader(f"{url}/many.zip")) == list(range(20))
+    assert len(fetched) <= 2  # for the names of the members, and for the members
+
+
+@needs_http
 def test_reading_goes_on_in_the_middle_of_a_remote_file(server):
     url, _ = server
     reader = JsonReader(f"{url}/a_*.json")
@@ -148,5 +161,15 @@ def test_any_file_system_of_fsspecs_can_be_read():
         system.rm("/polylib-test", recursive=True)
 
 
-def test_a_password_in_an_address_is_not_told():
-    assert str(RemoteFile("https://me:secret@host/x.json")) == "https://host/x.json"
+def test_a_password_or_a_signature_in_an_address_is_not_told():
+    assert str(RemoteFile("https://me:secret@host/x.json?Signature=abc")) == "https://host/x.json"
+    assert str(RemoteFile("s3://bucket/what?.json")) == "s3://bucket/what?.json"
+
+
+@needs_http
+def test_signed_addresses_are_files(server):
+    url, _ = server
+    for name, ids in (("a_2.json", [2, 102]), ("b.json.gz", [20]), ("c.zip", [30])):
+        assert episodes(JsonReader(f"{url}/{name}?Signature=abc&x=1")) == ids
+    with pytest.raises(TraceFileError, match=f"'{url}/nowhere' can't be read: there is no such file$"):
+        JsonReader(f"{url}/nowhere?Signature=abc").next()

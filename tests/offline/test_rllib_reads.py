@@ -45,7 +45,8 @@ def test_rllib_reads_lists_to_the_same_values(tmp_path):
         MultiAgentBatch({"p0": cartpole(5), "p1": cartpole(3)}, 6),
         SampleBatch(obs=rng.integers(0, 256, (3, 84, 84, 4), dtype=np.uint8), infos=np.array([{}, {"a": 1}, {}])),
     ]
-    with JsonWriter(tmp_path / "traces", compress_columns=[], max_file_size=30_000) as writer:
+    spaces = (gym.make("CartPole-v1").observation_space, gym.make("CartPole-v1").action_space)
+    with JsonWriter(tmp_path / "traces", compress_columns=[], max_file_size=30_000, spaces=spaces) as writer:
         for batch in batches:
             writer.write(batch)
     command = [str(PYTHON), str(SCRIPT), "read", str(tmp_path / "traces"), str(tmp_path / "read.npz")]

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from offline.batches import cartpole
+from offline.batches import cartpole, peak
 from offline.conftest import DATA
 
 from polylib.errors import PolylibError
@@ -117,6 +117,32 @@ def test_the_files_of_a_mix_are_looked_at_and_users_readers_are_not(tmp_path):
 def test_rllibs_traces_have_the_spaces_of_their_environments():
     observation_space, action_space = spaces_of(DATA / "cartpole_plain")
     assert observation_space.shape == (4,) and action_space == spaces.Discrete(2)
+
+
+LARGE_BOX = '{"type": "Box", "shape": [8388608], "dtype": "float32", "low": 0, "high": 1}'
+HOSTILE = {
+    "a Box of many gigabytes": LARGE_BOX.replace("8388608", "131072, 131072"),
+    "many large ones": f'{{"type": "Tuple", "spaces": [{LARGE_BOX}, {LARGE_BOX}, {LARGE_BOX}]}}',
+    "a Simplex": '{"type": "Simplex", "shape": [1099511627776], "concentration": [1], "dtype": "float32"}',
+    "a deep nest": '{"type": "Tuple", "spaces": [' * 480 + '{"type": "MultiBinary", "n": 2}' + "]}" * 480,
+    "no space": "[1, 2]",
+    "text": '"Box"',
+    "nothing": "null",
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_notes_are_passed_over_and_take_no_memory(case, tmp_path):
+    with JsonWriter(tmp_path, spaces=CARTPOLE) as writer:
+        writer.write(cartpole())
+    (file,) = writer.files
+    record = json.loads(file.read_text())
+    record["polylib"]["spaces"]["observation_space"] = "HERE"
+    file.write_text(json.dumps(record).replace('"HERE"', HOSTILE[case]) + "\n")
+    found = []
+    assert peak(lambda: found.append(spaces_of(tmp_path))) < 30 << 20
+    assert found == [(box(-np.inf, np.inf, (4,)), spaces.Discrete(2))]
+    assert len(JsonReader(tmp_path).next()) == 6
 
 
 def test_damaged_notes_and_lines_are_passed_over(tmp_path):

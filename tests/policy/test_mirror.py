@@ -104,7 +104,7 @@ def test_a_model_changed_from_outside_counts(framework, traced):
 
 @pytest.mark.parametrize(("framework", "traced"), MODE_PARAMS)
 def test_an_update_reaches_the_next_action_of_algorithms_that_replay(framework, traced):
-    """There every action follows an update: copies are read anew, and are no views of weights that change below them."""
+    """There every action follows an update: what acts is read anew, whoever owns its memory."""
     policy, twin = (make_policy(dqn_spec(), framework, traced) for _ in range(2))
     assert twin.model is not None  # the twin acts through its model
     batch = dqn_batch()

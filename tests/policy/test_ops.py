@@ -83,6 +83,14 @@ CASES: dict[str, list[Case]] = {
     # Large arguments: neither overflow nor a lost tail.
     "sigmoid": [*unary("sigmoid"), Case(lambda ops, x: ops.sigmoid(x), (F32([-80, -20, 0, 20, 80]),), (0,))],
     "relu": unary("relu"),
+    "huber": [
+        *(Case(lambda ops, x: ops.huber(x, 1.0), (normal(*s),), (0,)) for s in SHAPES),
+        Case(lambda ops, x: ops.huber(x, 1.0), (normal(3).astype(np.float64),), (0,)),
+        Case(lambda ops, x: ops.huber(x, 0.5), (normal(2, 3),), (0,)),
+        # On the threshold both formulas have the same value and slope.
+        Case(lambda ops, x: ops.huber(x, 2.0), (F32([-9, -2, -1, 0, 1, 2, 9]),), (0,)),
+        Case(lambda ops, x: ops.huber(x, 1.0), (F32([-INF, INF, 1e20]),)),
+    ],
     "matmul": [
         Case(lambda ops, x, y: ops.matmul(x, y), (normal(2, 3), normal(3, 4)), (0, 1)),
         Case(lambda ops, x, y: ops.matmul(x, y), (normal(5, 2, 3), normal(5, 3, 4)), (0, 1)),
@@ -115,6 +123,7 @@ CASES: dict[str, list[Case]] = {
     "sum": [*reduction("sum"), Case(lambda ops, x: ops.sum(x, -1), (ints(9, 3, 2),))],
     "mean": reduction("mean"),
     "max": [*reduction("max"), Case(lambda ops, x: ops.max(x, 0), (ints(9, 3, 2),))],
+    "min": [*reduction("min"), Case(lambda ops, x: ops.min(x, 0), (ints(9, 3, 2),))],
     "argmax": [
         Case(lambda ops, x: ops.argmax(x), (normal(7),)),
         Case(lambda ops, x: ops.argmax(x), (normal(4, 3, 5),)),
@@ -175,6 +184,11 @@ CASES: dict[str, list[Case]] = {
         # The oracle has no gradients: what is differentiated here is 3 x, with the stopped factor at its value.
         Case(lambda ops, x: x * ops.stop_gradient(ops.zeros_like(x) + 3.0), (normal(4),), (0,)),
     ],
+    "no_gradient": [
+        Case(lambda ops, x: ops.no_gradient(lambda: 2.0 * x), (normal(2, 3),)),
+        Case(lambda ops, x: x * ops.no_gradient(lambda: (ops.zeros_like(x) + 3.0, x))[0], (normal(4),), (0,)),
+        Case(lambda ops, x: x * ops.no_gradient(lambda: {"a": ops.zeros_like(x) + 3.0})["a"], (normal(4),), (0,)),
+    ],
     "reverse_scan": [
         Case(discounted, (normal(5), positive(5), F32(0)), (0, 1, 2)),
         Case(discounted, (normal(5, 2), positive(5, 2), normal(2)), (0, 1, 2)),
@@ -221,8 +235,10 @@ def test_a_module_has_these_names_and_no_others(module, framework):
 def test_stop_gradient_stops(backend):
     """d/dx of x * stop(x) is x, not 2 x."""
     x = F32([1.5, -2.0])
-    _, (gradient,) = RUNNERS[backend](Case(lambda ops, x: x * ops.stop_gradient(x), (x,), (0,)))
-    np.testing.assert_allclose(gradient, x * np.cos([1, 2]), rtol=1e-6)
+    for stopped in (lambda ops, x: ops.stop_gradient(x), lambda ops, x: ops.no_gradient(lambda: 1.0 * x)):
+        case = Case(lambda ops, x, stopped=stopped: x * stopped(ops, x), (x,), (0,))
+        _, (gradient,) = RUNNERS[backend](case)
+        np.testing.assert_allclose(gradient, x * np.cos([1, 2]), rtol=1e-6)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -242,8 +258,8 @@ def test_the_oracle_keeps_float64():
     """Central differences need it: float32 would leave three digits of a gradient."""
     x = np.linspace(0.1, 1.0, 6).reshape(2, 3)
     for name in NAMES:
-        if name not in ("argmax", "one_hot", "to_int", "reverse_scan", "pick", "constant"):
+        if name not in ("argmax", "one_hot", "to_int", "reverse_scan", "pick", "constant", "no_gradient"):
             args = {"minimum": (x, 0.5), "maximum": (x, 0.5), "clip": (x, 0.2, 0.8), "where": (x > 0.5, x, 0.0)}
-            args |= {"matmul": (x, x.T), "transpose": (x, (1, 0))}
+            args |= {"matmul": (x, x.T), "transpose": (x, (1, 0)), "huber": (x, 0.5)}
             call = {**args, "reshape": (x, (3, 2)), "stack": ([x, x],), "concat": ([x, x],)}.get(name, (x,))
             assert np.asarray(getattr(numpy_ops, name)(*call)).dtype == np.float64, name

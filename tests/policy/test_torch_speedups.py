@@ -38,6 +38,13 @@ def close(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
         np.testing.assert_allclose(other[key], value, rtol=1e-5, atol=1e-6, err_msg=key)
 
 
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch):
+    """These are small, and the kernel is for large products."""
+    monkeypatch.setattr(fused, "_LARGE", 0)
+    monkeypatch.setattr(fused, "_MANY", 0)
+
+
 @pytest.fixture
 def anew():
     """The kernel is looked for again, now and afterwards."""
@@ -144,6 +151,35 @@ def test_without_the_kernel_learning_is_the_same(found, anew, monkeypatch):
     monkeypatch.setattr(torch.ops, "mkldnn", found)
     assert fused._kernel() is None
     close(with_it, learnt())
+
+
+@pytest.mark.parametrize(
+    ("shape", "activation"), [((32, 4, 64), "tanh"), ((32, 64, 64), "relu"), ((64, 64, 2), "none")]
+)
+def test_small_products_are_torchs_own(shape, activation, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(fused, "_kernel", lambda: pytest.fail("not for this"))
+    rows, fan_in, units = shape
+    args = tensors((rows, fan_in), (units, fan_in), (units,))
+    expected = fused.plain(*args, activation)
+    np.testing.assert_allclose(fused.linear(*args, activation).detach(), expected.detach(), atol=1e-6)
+    with torch.no_grad():
+        np.testing.assert_allclose(fused.dense(*args, activation), expected.detach(), atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(2, 3, 4), (256, 64, 3), (64, 256, 8), (64, 256, 9)])
+def test_products_of_any_shape(rows, inner, columns, kernel, monkeypatch):
+    """Into new memory and into given, from rows, columns and parts of them."""
+    monkeypatch.setattr(fused, "_LARGE", 0 if kernel else 1 << 60)
+    wide, right = torch.randn(rows, 2 * inner), torch.randn(columns, inner)
+    with torch.no_grad():
+        for left in (wide[:, :inner], wide[:, inner:].t().contiguous().t(), wide[:, ::2]):
+            expected = (left.double() @ right.double().t()).float()
+            out = torch.full((rows, columns), torch.nan)
+            assert fused.product(left, right, out) is out
+            for found in (out, fused.product(left, right)):
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
 def test_the_kernel_is_tried_once_and_not_when_importing(anew):

@@ -46,6 +46,68 @@ def test_one_trace_for_everything_that_changes():
 
 
 @needs_tf
+@pytest.mark.parametrize("private", [True, False])
+def test_a_trace_is_called_without_looking_for_it(private, monkeypatch):
+    """TensorFlow's own call, which looks for the trace that fits, is for what doesn't fit; results are the same."""
+    import tensorflow as tf
+
+    from polylib.policy.tf import eager_policy
+
+    expected = make(TRACED)
+    batch = random_batch(expected.spec, 8)
+    stats = expected.learn_on_batch(batch)["learner_stats"]
+    calls = []
+
+    def function(*args, **kwargs):
+        made = original(*args, **kwargs)
+
+        class Function:
+            get_concrete_function = made.get_concrete_function
+
+            def __call__(self, *tensors):
+                calls.append(len(tensors))
+                return made(*tensors)
+
+        return Function()
+
+    original = tf.function
+    monkeypatch.setattr(tf, "function", function)
+    if not private:
+        monkeypatch.setattr(eager_policy, "concrete_callable", lambda concrete: None)
+    policy = make(TRACED)
+    assert policy.learn_on_batch(batch)["learner_stats"] == pytest.approx(stats, rel=1e-6)
+    assert len(calls) == (0 if private else 1)
+
+
+@needs_tf
+def test_a_concrete_function_that_tensorflow_cannot_call_directly():
+    from polylib.policy.tf.callables import concrete_callable
+
+    assert concrete_callable(object()) is None
+
+
+@needs_tf
+@pytest.mark.parametrize("often", [True, False])
+def test_frequent_updates_run_on_the_calling_thread(often, monkeypatch):
+    from polylib.policy.tf import graph_policy
+
+    found = {}
+    original = graph_policy.make_callable
+
+    def recorded(session, feeds, fetches, inline):
+        found[len(found)] = inline
+        return original(session, feeds, fetches, inline)
+
+    class Often(PPOObjective):
+        updates_often = often
+
+    policy = make(GRAPH, objective=Often)
+    monkeypatch.setattr(graph_policy, "make_callable", recorded)
+    policy.learn_on_batch(random_batch(policy.spec, 8))
+    assert found == {0: often}
+
+
+@needs_tf
 def test_other_columns_are_one_more_trace():
     """With and without masks, in turn: two traces, however often they change."""
     policy = make(TRACED)

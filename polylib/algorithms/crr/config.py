@@ -1,4 +1,4 @@
-"""CRR's keys: RLlib's names, and its defaults but for the targets."""
+"""CRR's keys: RLlib's names and defaults, but for how often targets move."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CRRConfig(ReplayConfig):
             "What an action is better than: the mean or the best of sampled actions, or the mean over all discrete.",
         ),
         Option("n_action_sample", "training", 4, integer(1), "Actions that mean and max sample."),
-        Option("target_update_grad_intervals", "training", 100, integer(1), "Updates between moves of the targets."),
+        Option("target_update_grad_intervals", "training", 1, integer(1), "Updates between moves of the targets."),
         Option("td_error_loss_fn", "training", "mse", choice("huber", "mse"), "Loss of a TD error."),
         Option(
             "categorical_distribution_temperature",
@@ -49,7 +49,7 @@ class CRRConfig(ReplayConfig):
             "Temperature of discrete policies.",
         ),
     )
-    defaults: ClassVar[dict[str, Any]] = {**OFFLINE_DEFAULTS, "train_batch_size": 128, "tau": 1.0}
+    defaults: ClassVar[dict[str, Any]] = {**OFFLINE_DEFAULTS, "train_batch_size": 128, "tau": 5e-3}
 
     def validate(self) -> None:
         """Checks CRR's keys against each other.

@@ -24,7 +24,7 @@ FORBIDDEN = -1e9
 
 
 def dueling_values(ops: Any, advantages: Array, state_value: Array) -> Array:
-    """`V + A - mean(A)` (arXiv:1511.06581, eq. 9): `[N, A]` and `[N, 1]` to `[N, A]`; of atoms `[N, A, K]`, `[N, K]`."""
+    """`V + A - mean(A)` (arXiv:1511.06581, eq. 9): `[N, A]` and `[N, 1]`, or of atoms `[N, A, K]` and `[N, K]`."""
     if len(advantages.shape) == 2:
         return advantages + (state_value - ops.reshape(ops.mean(advantages, 1), (-1, 1)))
     shape = (-1, 1, int(advantages.shape[2]))

@@ -152,8 +152,9 @@ def _describe(
     source: Source, letter: str, keys: dict[EpisodeKey, str], agreement: dict[EpisodeKey, float] | None
 ) -> dict[str, Any]:
     summary, episodes = source.summary, source.summary.episodes
-    found = spread([episode.total_reward for episode in episodes])
-    lengths = spread([float(episode.length) for episode in episodes])
+    found = spread([episode.total_reward for episode in summary.whole])
+    lengths = spread([float(episode.length) for episode in summary.whole])
+    partly = len(summary.whole) < len(episodes)
     stats = [("mean return", _number(found.get("mean", math.nan)))]
     if found["count"] > 1:
         stats += [
@@ -168,7 +169,7 @@ def _describe(
     return {
         "name": source.name,
         "letter": letter,
-        "facts": facts(summary),
+        "facts": [*facts(summary), *([f"{len(summary.whole)} whole"] if partly else [])],
         "stats": stats,
         "policies": len(summary.policies),
         "agents": summary.several_agents,
@@ -179,6 +180,7 @@ def _describe(
             "length": [episode.length for episode in episodes],
             "return": [exact(episode.total_reward) for episode in episodes],
             "end": [episode.end for episode in episodes],
+            "whole": [episode.whole for episode in episodes],
             "notes": [notes_of(episode) for episode in episodes],
             "key": [keys.get(episode.key) for episode in episodes],
             "agrees": None if agreement is None else [agreement.get(episode.key) for episode in episodes],

@@ -32,7 +32,8 @@ class Histogram {
   constructor(sources, narrow) {
     this.sources = sources;
     this.marks = sources.map(() => null);
-    const all = sources.map((source) => source.episodes.return.filter((value) => value !== null));
+    // What a part of an episode returned says little of the others.
+    const all = sources.map(({ episodes: e }) => e.return.filter((value, i) => value !== null && (e.whole[i] || !e.whole.includes(true))));
     const [low, high] = extent(all), n = clamp(Math.ceil(Math.sqrt(Math.max(...all.map((x) => x.length))) * 2), 8, 40);
     const counts = all.map((values) => {
       const row = new Array(n).fill(0);
@@ -101,9 +102,11 @@ class Pane {
 
   first() {
     const e = this.source.episodes;
-    let best = -1;
-    e.key.forEach((key, i) => { if (key !== null && (best < 0 || (e.return[i] ?? -Infinity) > (e.return[best] ?? -Infinity))) best = i; });
-    this.choose(Math.max(0, best));
+    const worth = (i) => [e.key[i] !== null, e.whole[i], e.return[i] ?? -Infinity];
+    const better = (a, b) => { const k = a.findIndex((x, j) => x !== b[j]); return k >= 0 && a[k] > b[k]; };
+    let best = 0;
+    for (let i = 1; i < e.key.length; i++) if (better(worth(i), worth(best))) best = i;
+    this.choose(best);
   }
 }
 

@@ -116,7 +116,7 @@ def _actions(episode: Episode, overlay: Overlay | None) -> list[Lane]:
     columns, found = episode.columns, choices_of(episode.columns)
     lanes: list[Lane] = []
     if found is not None:
-        lanes.append(_choice_lane("action", found))
+        lanes.append(_choice_lane("action (score)" if found.scores else "action", found))
     if overlay is not None and c.ACTIONS in overlay.actions and overlay.dist_inputs is not None:
         mine = choices(overlay.actions[c.ACTIONS], overlay.dist_inputs, overlay.logp)
         if mine is not None:

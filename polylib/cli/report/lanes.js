@@ -63,7 +63,7 @@ class Lane {
   choiceText(i) {
     const { count, first, scores } = this.data, taken = this.data.series[0].array[i];
     const value = this.shades[i * count + taken];
-    return `${number(taken + first)} (${scores ? `score ${number(value)}` : percent(value)})`;
+    return `${number(taken + first)} (${scores ? number(value, 3) : percent(value)})`;
   }
 
   draw(view) {

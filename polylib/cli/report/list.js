@@ -33,7 +33,7 @@ class EpisodeList {
     this.heads = Object.fromEntries(this.columns.map(([name], i) => [name, heads[i]]));
     const wide = { id: "", policy: "66px", agent: "54px", return: "72px", length: "66px", agrees: "66px" };
     this.body = el("tbody");
-    this.table = el("table", { tabIndex: 0, onkeydown: (event) => this.key(event) },
+    this.table = el("table", { role: "grid", tabIndex: 0, onkeydown: (event) => this.key(event) },
       el("caption", { className: "vh" }, `Episodes of ${this.source.name}`),
       el("colgroup", {}, this.columns.map(([name]) => { const col = el("col"); col.style.width = wide[name]; return col; }), noteColumn()),
       el("thead", {}, el("tr", {}, heads, el("th", { scope: "col" }, el("span", { className: "vh" }, "notes")))),

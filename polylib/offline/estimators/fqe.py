@@ -53,6 +53,7 @@ class QObjective(Objective):
 
     columns = (c.OBS, c.ACTIONS, c.VALUE_TARGETS)
     needs_values = False
+    updates_often = True
 
     def networks(self) -> dict[str, Any]:
         """`q`."""

@@ -60,7 +60,8 @@ class NumpyPolicy(Policy):
         return ops
 
     def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray, extras: bool) -> dict[str, np.ndarray]:
-        return self._acting(extras)(ops, self.nets, inputs, noise, self.coefficients)
+        act = self.objective.act if extras else self.objective.choose
+        return act(ops, self.nets, inputs, noise, self.coefficients)
 
     def _values(self, inputs: dict[str, np.ndarray]) -> np.ndarray | None:
         return self.objective.values(ops, self.nets, inputs)

@@ -66,8 +66,9 @@ def _kernel() -> Linear | None:
     return kernel if same else None
 
 
-def _chosen(rows: int, units: int, fan_in: int, activation: str = "none") -> Linear | None:
-    """The kernel, where it is faster than torch's own product."""
+def _chosen(left: torch.Tensor, right: torch.Tensor, activation: str = "none") -> Linear | None:
+    """The kernel, where it is faster than torch's own product: `left @ right.T`."""
+    rows, (units, fan_in) = left.shape[0], right.shape
     if rows * fan_in * units < _LARGE and not (activation == "tanh" and rows * units >= _MANY):
         return None
     return _kernel()
@@ -78,9 +79,7 @@ def _packed(x: torch.Tensor) -> torch.Tensor:
     return x if x.is_contiguous() or x.t().is_contiguous() else x.contiguous()
 
 
-def _call(
-    kernel: Linear, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation: str
-) -> torch.Tensor:
+def _call(kernel: Linear, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation: str) -> torch.Tensor:
     x = _packed(x)
     if activation != "relu":
         return kernel(x, weight, bias, activation, [], "")
@@ -125,7 +124,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation
         or not x.device.type == weight.device.type == bias.device.type == "cpu"
     ):
         return plain(x, weight, bias, activation)
-    kernel = _chosen(x.shape[0], *weight.shape, activation)
+    kernel = _chosen(x, weight, activation)
     return plain(x, weight, bias, activation) if kernel is None else _Linear.apply(x, weight, bias, activation, kernel)
 
 
@@ -134,7 +133,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation
 
 def dense(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, activation: str) -> torch.Tensor:
     """`linear` of float32 on the CPU, where nobody asks for gradients."""
-    kernel = _chosen(x.shape[0], *weight.shape, activation)
+    kernel = _chosen(x, weight, activation)
     if kernel is not None:
         return _call(kernel, x, weight, bias, activation)
     y = torch.addmm(bias, x, weight.t())
@@ -150,7 +149,7 @@ def product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None = 
         out: where to put it.
     """
     # With gradients enabled somebody wants the gradient's gradient, which only torch's own product has.
-    kernel = None if torch.is_grad_enabled() else _chosen(left.shape[0], *right.shape)
+    kernel = None if torch.is_grad_enabled() else _chosen(left, right)
     if kernel is not None:
         result = kernel(_packed(left), _packed(right), None, "none", [], "")
     elif right.shape[0] <= _FEW and left.numel() >= _FEW << 10:

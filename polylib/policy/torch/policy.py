@@ -52,7 +52,7 @@ def _from_canonical(array: np.ndarray, axes: tuple[int, ...] | None) -> torch.Te
     return torch.from_numpy(np.array(array if axes is None else array.transpose(np.argsort(axes)), order="C"))
 
 
-def _clip_by_global_norm(gradients: Sequence[torch.Tensor], limit: float) -> tuple[Sequence[torch.Tensor], float]:
+def _clip_by_global_norm(gradients: tuple[torch.Tensor, ...], limit: float) -> tuple[tuple[torch.Tensor, ...], float]:
     """As `polylib.policy.gradients.clip_by_global_norm`, in fewer calls; within the limit nothing is scaled."""
     if len(gradients) == 1:
         norm = torch.linalg.vector_norm(gradients[0]).item()
@@ -88,11 +88,11 @@ class TorchPolicy(Policy):
             group: [key for name in item.networks for key in self.nets[name].trainable_keys()]
             for group, item in self.groups.items()
         }
-        hooks, trained = self.objective.update_hooks, [key for keys in self._group_keys.values() for key in keys]
-        self._updates = Updates(hooks, {key: self._variables[key] for key in trained}) if hooks else None
-        compiles = self.config.get("torch_compile_learner")
-        self._compiled = torch.compile(self._losses, dynamic=False) if compiles else None
+        hooks, compiles = self.objective.update_hooks, self.config.get("torch_compile_learner")
         self._set_learners(joined=not (hooks or compiles or self.objective.sees_variables))
+        trained = [key for keys in self._group_keys.values() for key in keys]
+        self._updates = Updates(hooks, {key: self._variables[key] for key in trained}) if hooks else None
+        self._compiled = torch.compile(self._losses, dynamic=False) if compiles else None
         self._move_targets(1.0)  # users' networks keep their first weights, so that a target has to take them over
 
     def _set_learners(self, joined: bool) -> None:
@@ -143,7 +143,8 @@ class TorchPolicy(Policy):
 
     @torch.inference_mode()
     def _act(self, inputs: dict[str, np.ndarray], noise: np.ndarray, extras: bool) -> dict[str, np.ndarray]:
-        out = self._acting(extras)(ops, self.nets, _tensors(inputs), torch.from_numpy(noise), self.coefficients)
+        act = self.objective.act if extras else self.objective.choose
+        out = act(ops, self.nets, _tensors(inputs), torch.from_numpy(noise), self.coefficients)
         return {name: x.numpy() for name, x in out.items()}
 
     @torch.inference_mode()
@@ -300,8 +301,8 @@ class TorchPolicy(Policy):
             self._updates.set_state(state)
             return
         for group, trained in self._trained.items():
-            moments = {
-                key: tuple(_from_canonical(state[f"{key}/{name}"], self._axes.get(key)) for name in "mv")
-                for key in self._group_keys[group]
-            }
-            trained.take(int(state[f"{group}/step"]), moments)
+            keys = self._group_keys[group]
+            m, v = (
+                {key: _from_canonical(state[f"{key}/{name}"], self._axes.get(key)) for key in keys} for name in "mv"
+            )
+            trained.take(int(state[f"{group}/step"]), {key: (m[key], v[key]) for key in keys})

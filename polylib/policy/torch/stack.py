@@ -25,12 +25,12 @@ _NARROW = 32
 #: Sizes, strides and offset of a part of a vector.
 Place = tuple[Sequence[int], Sequence[int], int]
 #: A tensor that is differentiated, and the variables in it: all of it if the place is None.
-Block = tuple[Tensor, dict[str, Place | None]]
+Block = tuple[Tensor, Mapping[str, Place | None]]
 
 
 def place_of(part: Tensor) -> Place:
     """Where a part of a vector lies."""
-    return tuple(part.shape), part.stride(), part.storage_offset()
+    return tuple(part.shape), part.stride(), int(part.storage_offset())
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class Stack:
                 runs.append([layer])
         for run in runs:
             units = sum(layer.units for layer in run)
-            start, bias_start = (part.storage_offset() for part in self.parts[run[0].name])
+            start, bias_start = (int(part.storage_offset()) for part in self.parts[run[0].name])
             weight = self._part(start, units, run[0].fan_in)
             bias = self.vector[bias_start : bias_start + units]
             yield Step(
@@ -319,8 +319,9 @@ class Learner:
     def blocks(self) -> list[Block]:
         """What is differentiated: the vector, and each parameter that isn't in it."""
         variables = self._network.variables()
-        others = [key for key in self._network.trainable_keys() if key not in self.keys]
-        return [(self.vector, self.keys), *((variables[key], {key: None}) for key in others)]
+        found: list[Block] = [(self.vector, self.keys)]
+        found += [(variables[key], {key: None}) for key in self._network.trainable_keys() if key not in self.keys]
+        return found
 
     def __call__(
         self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None, training: bool = False

@@ -37,7 +37,7 @@ class Trained:
     def __init__(self, networks: Iterable[Any]) -> None:
         self._blocks = [block for network in networks for block in blocks(network)]
         self.tensors = [tensor for tensor, _ in self._blocks]
-        self.adam = Adam(dict(enumerate(self.tensors)))
+        self.adam = Adam({str(i): tensor for i, tensor in enumerate(self.tensors)})
 
     def by_key(self, tensors: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
         """By key the parts of tensors that lie as `tensors` do, gradients or moments."""
