@@ -132,7 +132,7 @@ Examples
   polylib train --algo DQN --env CartPole-v1 --stop '{"training_iteration": 30}'
   polylib train -a PPO -e Pendulum-v1 --framework torch -c '{"num_workers": 2, "lr": 0.001}' -s '{"time_total_s": 600}'
   polylib train -a PPO -e CartPole-v1 --model my_pkg.nets:my_net -c '{"model": {"custom_model_config": {"units": 64}}}'
-  polylib train -a BC --env CartPole-v1 -c '{"input": "FOLDER", "evaluation_interval": 10}' \
+  polylib train -a BC --env CartPole-v1 -c '{"input": "FOLDER", "evaluation_interval": 10}' \\
       -s '{"evaluation/episode_reward_mean": 150}'
   polylib train --restore CHECKPOINT --config '{"lr": 1e-5}' --stop '{"training_iteration": 200}'
 
