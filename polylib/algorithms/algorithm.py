@@ -19,7 +19,7 @@ from polylib.callbacks import make_callbacks
 from polylib.checkpoints import CheckpointError, checkpoint_folder, read_header
 from polylib.errors import ConfigError, ConfigTypeError, UnknownKeyError, WorkerError
 from polylib.evaluation.metrics import EpisodeMetrics, EpisodeSummary
-from polylib.evaluation.offline_input import reads
+from polylib.evaluation.mixed_sources import reads
 from polylib.evaluation.offline_spaces import offline_spaces
 from polylib.evaluation.worker_set import WorkerSet
 from polylib.models.spaces import flatten, is_nested, unflatten
@@ -100,10 +100,11 @@ class Algorithm(TrainableAdapter):
         from_files = reads(resolved["input"])
         unknown = None in (resolved["observation_space"], resolved["action_space"])
         if resolved["env"] is None and unknown and not from_files:
+            files = "; or recorded experience to learn from: .offline_data(input_='traces/')"
             raise ConfigError(
                 "config key 'env': no environment given; use .environment('CartPole-v1') or {'env': 'CartPole-v1'}, "
                 "or give observation_space and action_space for an algorithm that doesn't sample"
-                + (", or recorded experience to learn from: .offline_data(input_='traces/')" if resolved.reads_files else "")
+                + (files if resolved.reads_files else "")
             )
         resolved.validate()
         check_evaluation(resolved)

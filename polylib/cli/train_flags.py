@@ -12,8 +12,8 @@ TRAIN_FLAGS = (
     Flag(
         "env",
         "What to train",
-        "The environment: a Gymnasium id or module:Class. It counts before the config's env. Where the config's input is "
-        "recorded experience, it is for evaluation and may be left out.",
+        "The environment: a Gymnasium id or module:Class. It counts before the config's env. Where the config's input "
+        "is recorded experience, it is for evaluation and may be left out.",
         "NAME",
         ("e",),
     ),

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from polylib.errors import BatchError, ConfigError, PolylibError
-from polylib.evaluation.offline_input import reads
+from polylib.evaluation.mixed_sources import reads
 from polylib.models.preprocessors import restore
 from polylib.models.spaces import is_nested
 from polylib.offline.errors import OfflineError

@@ -20,7 +20,8 @@ from polylib.errors import ConfigError, WorkerError
 from polylib.evaluation.episode import EpisodeTracker
 from polylib.evaluation.evaluator import EpisodeRunner
 from polylib.evaluation.metrics import EpisodeMetrics
-from polylib.evaluation.offline_input import MixedSources, OfflineInput, reads, under
+from polylib.evaluation.mixed_sources import MixedSources, reads
+from polylib.evaluation.offline_input import OfflineInput, under
 from polylib.evaluation.sampler import Sampler
 from polylib.offline.mixed_input import check_weights
 from polylib.offline.output import make_output

@@ -6,7 +6,6 @@ nests exist at the borders only, where people pass and get them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -135,6 +134,5 @@ def surely_usable(x: np.ndarray, space: gym.Space[Any]) -> bool:
 
 
 def finite(x: np.ndarray) -> bool:
-    """Whether the sum of squares of floats is finite, in one pass: then all of them are."""
-    flat = x.ravel()
-    return math.isfinite(flat.dot(flat))
+    """Whether all numbers are; the ufunc's own reduction takes half as long as `all()` for a few of them."""
+    return bool(np.logical_and.reduce(np.isfinite(x), axis=None))

@@ -64,6 +64,7 @@ class Inputs:
         self.masked = self._mask_column is not None
         self._required = {name: self.layout(name) for name in (*objective.columns, *previous)}
         self._optional = {name: self.layout(name) for name in objective.optional_columns}
+        self._known = self._required | self._optional
 
     def layout(self, name: str) -> Layout:
         """Shape and dtype of a column, or of each of its parts."""
@@ -197,9 +198,12 @@ class Inputs:
         if isinstance(batch, Prepared):
             return batch
         prepared: dict[str, np.ndarray] = {}
-        for name, layout in (self._required | self._optional).items():
+        for name, layout in self._known.items():
             if name in batch:
-                prepared |= self.cast_all(name, batch[name], layout)
+                if name in layout:
+                    prepared[name] = cast(name, batch[name], *layout[name])
+                else:
+                    prepared |= self.cast_all(name, batch[name], layout)
             elif name in self.previous:
                 prepared |= self.first_previous(name, count_rows(prepared))
             elif name in self._required:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -104,7 +106,11 @@ def test_cloning_a_policy_that_balances(build, framework, traced):
 @pytest.mark.parametrize("algo", ["MARWIL", "DQN", "SAC"])
 def test_the_others_learn_something_of_it(build, algo):
     """Each knows more of the recorded actions, or values, than at the start."""
-    keys = {"MARWIL": {"lr": 1e-3, "train_batch_size": 500}, "DQN": {"lr": 1e-2}, "SAC": {"optimization": {"critic_learning_rate": 1e-2}}}[algo]
+    keys = {
+        "MARWIL": {"lr": 1e-3, "train_batch_size": 500},
+        "DQN": {"lr": 1e-2},
+        "SAC": {"optimization": {"critic_learning_rate": 1e-2}},
+    }[algo]
     if algo != "MARWIL":
         keys |= {**REPLAY, "target_network_update_freq": 20, "min_time_s_per_iteration": 0}
     given = build(algo, **keys)
@@ -156,6 +162,27 @@ def test_recorded_in_one_framework_learnt_in_another(tmp_path):
             assert algo.config["action_space"] == gym.spaces.Discrete(2)
             before, after = (stats_of(algo.train())[0]["total_loss"] for _ in range(2))
             assert after < before
+
+
+RLLIB = Path(__file__).parents[1] / "data" / "rllib_json"
+
+
+@pytest.mark.parametrize("algo", ["BC", "DQN"])
+@pytest.mark.parametrize("name", sorted(path.name for path in RLLIB.iterdir() if path.is_dir()))
+def test_files_of_rllib(name, algo):
+    """Each of its layouts, packed or not; several policies, and Box actions with DQN, are refused in words."""
+    config = small_config(algo, input=str(RLLIB / name), train_batch_size=16, seed=0, rollout_fragment_length=4)
+    config.framework(FRAMEWORK[0], eager_tracing=FRAMEWORK[1])
+    if algo == "DQN":
+        config.update_from_dict({**REPLAY, "train_batch_size": 16})
+    box = algo == "DQN" and name in ("dict_tuple", "pendulum_sac")
+    if name.startswith("multi_agent") or box:
+        error, message = (ConfigError, "needs a Discrete") if box else (OfflineError, "experience of 2 policies")
+        with pytest.raises(error, match=message), config.build() as algo:
+            algo.train()
+        return
+    with config.build() as algo:
+        assert np.isfinite(stats_of(algo.train())[0]["total_loss"])
 
 
 # --- going on

@@ -157,7 +157,7 @@ def test_the_buffers_keys_go_over_the_algorithms():
     assert small_config("SAC").replay_settings() == {"type": "MultiAgentReplayBuffer", "capacity": 1_000_000}
 
 
-@pytest.mark.parametrize("name", ["PPO", "PG", "A2C", "DQN", "SimpleQ", "SAC", "DDPG", "TD3"])
+@pytest.mark.parametrize("name", ["PPO", "PG", "A2C", "DQN", "SimpleQ", "SAC", "DDPG", "TD3", "BC", "MARWIL"])
 def test_all_are_known_by_name_and_to_tune(name):
     pytest.importorskip("ray")
     from ray.tune.registry import TRAINABLE_CLASS, _global_registry

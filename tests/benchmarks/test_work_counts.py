@@ -40,13 +40,13 @@ CALLS_PER_UPDATE = {"tf": 0.5, "tf2": 6895, "tf2-traced": 0.5, "torch": 181}
 # Python calls of one step of DQN on CartPole-v1 with all that surrounds it but the update, by the steps of a fragment:
 # acting through the network, storing the row, drawing a batch of 32 and setting priorities.
 CALLS_PER_REPLAYED_STEP = {
-    "tf": {1: 237, 4: 114},
-    "tf2": {1: 1885, 4: 1764},
-    "tf2-traced": {1: 349, 4: 142},
-    "torch": {1: 235, 4: 114},
+    "tf": {1: 231, 4: 107},
+    "tf2": {1: 1551, 4: 1429},
+    "tf2-traced": {1: 343, 4: 135},
+    "torch": {1: 229, 4: 107},
 }
 # The same where the action is a random one.
-CALLS_PER_RANDOM_STEP = {1: 207, 4: 84}
+CALLS_PER_RANDOM_STEP = {1: 207, 4: 86}
 # Most bytes that NumPy holds at a time, as a multiple of the batch's own.
 PEAK_OF_SAMPLING = 3.2
 PEAK_OF_LEARNING = {"tf": 0.3, "tf2": 2.95, "tf2-traced": 1.33, "torch": 0.67}

@@ -27,7 +27,7 @@ def rows(text):
 # --- what is wrong, in one line and with status 2
 
 WRONG = [
-    ((), "which algorithm? use --algo NAME with one of: A2C, DDPG, DQN, PG, PPO, SAC, SimpleQ, TD3"),
+    ((), "which algorithm? use --algo NAME with one of: A2C, BC, CQL, CRR, DDPG, DQN, IQL, MARWIL, PG, PPO, SAC"),
     (("--algo", "PPO"), 'which environment? use --env NAME, or "env" in --config'),
     (("--algo", "PPP", "-e", "CartPole-v1"), "--algo: unknown algorithm 'PPP'. Did you mean 'PPO'?"),
     (("--algo", "ppo", "-e", "CartPole-v1"), "--algo: unknown algorithm 'ppo'. Did you mean 'PPO'?"),

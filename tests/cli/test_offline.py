@@ -58,8 +58,8 @@ def test_cloning_with_and_without_evaluation(call, results, traces, tmp_path):
 
 
 def test_q_learning(call, results, traces):
-    config = {"input": traces, "num_steps_sampled_before_learning_starts": 30, "min_sample_timesteps_per_iteration": 100}
-    outcome = train(call, results, "DQN", config)
+    config = {"num_steps_sampled_before_learning_starts": 30, "min_sample_timesteps_per_iteration": 100}
+    outcome = train(call, results, "DQN", {"input": traces, **config})
     assert outcome.status == 0, outcome.err
     assert lines_of(results)[-1]["num_env_steps_sampled"] == 200
 

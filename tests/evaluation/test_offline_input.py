@@ -8,7 +8,8 @@ import pytest
 from learners import CHOICE, LSTM, OBS, TORQUE, small_config, spec_of
 
 from polylib.errors import ConfigError
-from polylib.evaluation.offline_input import MixedSources, OfflineInput, portable_input, reads, samples
+from polylib.evaluation.mixed_sources import MixedSources, portable_input, reads, samples
+from polylib.evaluation.offline_input import OfflineInput
 from polylib.evaluation.offline_spaces import offline_spaces
 from polylib.offline.errors import OfflineError
 from polylib.offline.input_reader import InputReader

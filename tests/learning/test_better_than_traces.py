@@ -29,11 +29,10 @@ def traces(tmp_path_factory):
 @pytest.mark.skipif(not has("tf"), reason="no package for tf")
 @pytest.mark.parametrize("algo", ["CQL", "CRR", "IQL"])
 def test_mixed_pendulum_traces(traces, algo):
-    """Far better than the traces' mean; CQL and IQL as good as the better half of them, or better still."""
+    """Far better than the traces' mean, and as good as the better half of them, or better still."""
     run = offline_learning.learn(algo, "tf", 0, traces)
     assert -1000 < run.traces < -500, run
-    assert run.learnt > run.traces + 300, run
-    assert algo == "CRR" or run.learnt > run.better - 50, run
+    assert run.learnt > run.traces + 300 and run.learnt > run.better - 50, run
 
 
 # --- the script, in no time

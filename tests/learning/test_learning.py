@@ -82,17 +82,17 @@ def test_a_vision_network_catches_balls(mode):
     assert run.steps is not None and run.first < 0, run
 
 
-# Steps within which seed 0 gets there in each fast mode: half as many again as the slowest of five seeds took, rounded.
+# Steps within which seed 0 gets there in each fast mode: about half as many again as the slowest run in the table.
 WITHIN = {
     "ppo-cartpole-450": 60_000,
-    "a2c-cartpole-450": 300_000,
-    "dqn-cartpole-450": 100_000,
-    "sac-pendulum": 12_000,
-    "td3-pendulum": 30_000,
+    "a2c-cartpole-450": 170_000,
+    "dqn-cartpole-450": 110_000,
+    "sac-pendulum": 11_000,
+    "td3-pendulum": 20_000,
     "ppo-pendulum-250": 100_000,
-    "ppo-lunarlander": 1_000_000,
-    "dqn-mountaincar": 120_000,
-    "dqn-acrobot": 100_000,
+    "ppo-lunarlander": 500_000,
+    "dqn-mountaincar": 60_000,
+    "dqn-acrobot": 40_000,
 }
 _NEEDS = {"ppo-lunarlander": "Box2D"}
 
@@ -166,7 +166,7 @@ def test_peers_have_the_same_tasks():
     peers = importlib.util.module_from_spec(spec)
     sys.modules["learn_sb3"] = peers
     spec.loader.exec_module(peers)
-    assert set(peers.TASKS) == {name for name, task in learning.TASKS.items() if task.peer}
+    assert set(peers.TASKS) >= {name for name, task in learning.TASKS.items() if task.peer}
     for name, peer in peers.TASKS.items():
         task = learning.TASKS[name]
         assert (peer.algo, peer.env, peer.bound) == (task.algo, task.env, task.bound), name

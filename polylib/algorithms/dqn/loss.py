@@ -159,26 +159,36 @@ class DQNObjective(ReplayObjective):
         self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
     ) -> dict[str, Array]:
         """The action of the highest value, or what exploration makes of it; `action_dist_inputs` are the values."""
-        chosen, values = self._chosen(ops, nets, inputs, noise, c)
+        chosen, found = self._chosen(ops, nets, inputs, noise, c, self._heads)
+        values = self._values(ops, self._dueled(ops, found), inputs.get("action_mask"))
         return {**chosen, "action_dist_inputs": values, "action_logp": values[:, 0] * 0.0}
 
     def choose(
         self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
     ) -> dict[str, Array]:
         """The same action."""
-        return self._chosen(ops, nets, inputs, noise, c)[0]
+        heads = self._heads if self.num_atoms > 1 else ("advantages",)
+        return self._chosen(ops, nets, inputs, noise, c, heads)[0]
 
     def _chosen(
-        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
-    ) -> tuple[dict[str, Array], Array]:
-        """Actions and new states, and the values of all actions."""
+        self,
+        ops: Any,
+        nets: Mapping[str, Any],
+        inputs: Mapping[str, Array],
+        noise: Array,
+        c: Mapping[str, Array],
+        heads: tuple[str, ...],
+    ) -> tuple[dict[str, Array], Mapping[str, Array]]:
+        """Actions and new states, and what the network says, of which `heads` are needed."""
         own = self.exploration.noise_size
         network = nets["q"]
         given = {**inputs, **self._cut_noise(noise, own)} if self._noisy else inputs
-        found = network(given, (*self._heads, *network.state_outputs))
-        values = self._values(ops, self._dueled(ops, found), inputs.get("action_mask"))
-        actions, _ = self.exploration.actions(ops, values, noise[:, :own], c)
-        return {"actions": actions, **{name: found[name] for name in network.state_outputs}}, values
+        found = network(given, (*heads, *network.state_outputs))
+        # A state's value moves those of all its actions alike, unless these are distributions.
+        logits = self._dueled(ops, found) if self.num_atoms > 1 else found["advantages"]
+        preferred = self._values(ops, logits, inputs.get("action_mask"))
+        actions, _ = self.exploration.actions(ops, preferred, noise[:, :own], c)
+        return {"actions": actions, **{name: found[name] for name in network.state_outputs}}, found
 
     def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
         """Values `[N, A]` of all actions, without noise."""

@@ -8,6 +8,8 @@ import numpy as np
 
 # Children of a node: few levels, so few NumPy calls, and no long sums in any of them.
 _FAN = 32
+# After so many changes the levels above follow, though nobody has asked.
+_LATER = 64
 # A level that small is searched as a whole.
 _TOP = 4096
 
@@ -33,6 +35,7 @@ class SumTree:
                 if padded <= _TOP:
                     break
             count = padded // _FAN
+        self._changed: list[np.ndarray] = []  # numbers whose nodes aren't up to date
         # By level, its nodes: a row of children for each number of the level above.
         self._nodes = [x.reshape(-1, _FAN) for x in self._sums]
         self._minima_nodes = [x.reshape(-1, _FAN) for x in self._minima]
@@ -44,10 +47,12 @@ class SumTree:
 
     def total(self) -> float:
         """The sum of all."""
+        self._refresh()
         return float(np.add.reduce(self._sums[-1]))
 
     def smallest(self) -> float:
         """The smallest positive number, infinity if there is none."""
+        self._refresh()
         return float(np.minimum.reduce(self._minima[-1]))
 
     def set(self, index: np.ndarray, values: np.ndarray | float) -> None:
@@ -58,16 +63,12 @@ class SumTree:
             values: to what `[K]`, or one for all.
         """
         self._sums[0][index] = values
-        for level in range(1, len(self._sums)):
-            index = index // _FAN
-            self._update(level, index)
+        self._note(np.asarray(index))
 
     def set_range(self, start: int, stop: int, values: np.ndarray | float) -> None:
         """Changes the numbers from start up to, not including, stop."""
         self._sums[0][start:stop] = values
-        for level in range(1, len(self._sums)):
-            start, stop = start // _FAN, -(-stop // _FAN)
-            self._update(level, slice(start, stop))
+        self._note(np.arange(start - start % _FAN, stop, _FAN))  # one of each node
 
     def find(self, shares: np.ndarray) -> np.ndarray:
         """Where these shares of the total lie, never at a 0.
@@ -78,11 +79,13 @@ class SumTree:
         Returns:
             For each the first index at which the sum of all numbers up to it is above its share of the total `[K]`.
         """
-        sums = np.add.accumulate(self._sums[-1])
+        self._refresh()
+        sums = np.zeros(len(self._sums[-1]) + 1)
+        np.add.accumulate(self._sums[-1], out=sums[1:])
         total = float(sums[-1])
         mass = np.minimum(shares * total, math.nextafter(total, 0.0))
-        index = sums.searchsorted(mass, "right")
-        before = np.where(index > 0, sums.take(index - 1, mode="wrap"), 0.0)
+        index = sums.searchsorted(mass, "right") - 1
+        before = sums.take(index)
         for nodes in reversed(self._nodes[:-1]):
             mass = mass - before
             sums = np.add.accumulate(nodes.take(index, 0), 1)
@@ -94,12 +97,23 @@ class SumTree:
             index = index * _FAN + child
         return index
 
-    def _update(self, level: int, index: np.ndarray | slice) -> None:
-        """Changes numbers of a level to what their children add up to."""
-        children = self._nodes[level - 1][index]
-        self._sums[level][index] = np.add.reduce(children, 1)
-        if level == 1:
-            smallest = np.where(children > 0.0, children, np.inf)
-        else:
-            smallest = self._minima_nodes[level - 2][index]
-        self._minima[level - 1][index] = np.minimum.reduce(smallest, 1)
+    def _note(self, index: np.ndarray) -> None:
+        self._changed.append(index)
+        if len(self._changed) >= _LATER:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        """Brings the levels above up to date: once for all that was changed since somebody asked."""
+        if not self._changed:
+            return
+        index = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
+        self._changed = []
+        for level in range(1, len(self._sums)):
+            index = index // _FAN
+            children = self._nodes[level - 1].take(index, 0)
+            self._sums[level][index] = np.add.reduce(children, 1)
+            if level == 1:
+                smallest = np.where(children > 0.0, children, np.inf)
+            else:
+                smallest = self._minima_nodes[level - 2].take(index, 0)
+            self._minima[level - 1][index] = np.minimum.reduce(smallest, 1)

@@ -250,6 +250,9 @@ def test_spaces_that_it_doesnt_take(space):
         ({"model": {"use_lstm": True}}, "'model.use_lstm': CQL has no networks with state"),
         ({"model": {"custom_model": "mine"}}, "'model.custom_model': CQL has the default networks only"),
         ({"replay_buffer_config": {"capacity": 10}}, "'replay_buffer_config.capacity': 10 rows are fewer"),
+        ({"replay_buffer_config": {"storage_unit": "sequences"}}, "sequences are for networks with state"),
+        ({"replay_buffer_config": {"type": "none"}}, r"replay_buffer_config\['type'\]='none': expected one of"),
+        ({"optimization": {"alpha": 1}}, "'optimization': there is no 'alpha'"),
     ],
 )
 def test_values_that_make_no_sense(keys, message):

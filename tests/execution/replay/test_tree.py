@@ -39,8 +39,8 @@ def test_sums_minima_and_finding_are_those_of_the_array(size: int) -> None:
             values[start:stop] = rng.random(stop - start)
             tree.set_range(start, stop, values[start:stop])
         np.testing.assert_array_equal(tree.values, values)
-        consistent(tree)
         assert tree.total() == pytest.approx(values.sum(), rel=1e-12)
+        consistent(tree)
         assert tree.smallest() == values[values > 0].min(initial=np.inf)
     sums = values.cumsum()
     shares = rng.random(500)
@@ -76,3 +76,21 @@ def test_the_last_of_two_values_counts() -> None:
     tree = SumTree(20)
     tree.set(np.array([7, 7]), np.array([1.0, 3.0]))
     assert tree.total() == 3 and tree.smallest() == 3
+
+
+def test_levels_above_follow_when_somebody_asks() -> None:
+    """However many changes there were, by ones and by ranges, and to the same numbers again."""
+    rng = np.random.default_rng(0)
+    tree, values = SumTree(9000), np.zeros(9000)
+    for count in (1, 3, 200):
+        for _ in range(count):
+            index = rng.integers(0, 9000, 5)
+            values[index] = rng.random(5)
+            tree.set(index, values[index])
+            start = int(rng.integers(0, 8990))
+            values[start : start + 3] = 0.5
+            tree.set_range(start, start + 3, 0.5)
+        assert len(tree._changed) < 64
+        found = tree.find(np.linspace(0, 1, 100))
+        assert (values[found] > 0).all() and tree.smallest() == values[values > 0].min()
+        consistent(tree)
