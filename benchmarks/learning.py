@@ -51,7 +51,7 @@ class Task:
         bound: the mean reward.
         steps: environment steps at most.
         config: keys over the algorithm's defaults.
-        peer: steps that Stable-Baselines3 2.9 needs at its zoo's settings, seeds 0, 1, 2; None: it doesn't get there.
+        peer: steps that Stable-Baselines3 2.9 needs at its zoo's settings, seeds 0, 1, ...; None: it doesn't get there.
     """
 
     algo: str
@@ -276,7 +276,7 @@ TASKS = {
     "td3-pendulum": Task("TD3", "Pendulum-v1", -250.0, 40_000, _TD3, (17_800, 17_400, 17_200)),
     "ppo-pendulum-250": Task("PPO", "Pendulum-v1", -250.0, 150_000, _PPO_PENDULUM, (40_800, 52_000, 40_800)),
     "ppo-lunarlander": Task("PPO", "LunarLander-v3", 200.0, 1_000_000, _PPO_LANDER),
-    "dqn-mountaincar": Task("DQN", "MountainCar-v0", -110.0, 120_000, _MOUNTAIN_CAR),
+    "dqn-mountaincar": Task("DQN", "MountainCar-v0", -110.0, 120_000, _MOUNTAIN_CAR, (None,)),
     "dqn-acrobot": Task("DQN", "Acrobot-v1", -100.0, 100_000, _ACROBOT, (26_537, 26_782, 26_748)),
     "rainbow-all": _rainbow({}),
     **{f"rainbow-no-{part}": _rainbow(changes) for part, changes in _WITHOUT.items()},

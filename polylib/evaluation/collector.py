@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from polylib.evaluation.recording import UNFILTERED
 from polylib.models.spaces import unflatten
 from polylib.policy.fragment import Fragment
 from polylib.policy.sample_batch import SampleBatch
@@ -171,6 +172,7 @@ class Collector:
         out: dict[str, Any] = {name: x for name, x in flat.items() if "/" not in name}
         for name, space in (
             ("obs", self._spaces[0]),
+            (f"{UNFILTERED}obs", self._spaces[0]),
             ("actions", self._spaces[1]),
             ("prev_actions", self._spaces[1]),
         ):

@@ -22,6 +22,7 @@ from polylib.evaluation.evaluator import EpisodeRunner
 from polylib.evaluation.metrics import EpisodeMetrics
 from polylib.evaluation.mixed_sources import MixedSources, reads
 from polylib.evaluation.offline_input import OfflineInput, under
+from polylib.evaluation.recording import add_learnt, take_record
 from polylib.evaluation.sampler import Sampler
 from polylib.offline.mixed_input import check_weights
 from polylib.offline.output import make_output
@@ -146,6 +147,7 @@ class RolloutWorker:
             reward_clip=(lives if clip is None else clip) or None,
             by_life=lives and cls is Sampler,
             extras=policy.objective.needs_extras or (extras and cls is Sampler),
+            records=self._output is not None and cls is Sampler,
         )
 
     def _make_input(self, value: Any) -> OfflineInput | MixedSources:
@@ -211,15 +213,16 @@ class RolloutWorker:
                 "your own gets from the environment, and would filter it again; use 'NoFilter', or a mix "
                 "{'sampler': 0.5, your_reader: 0.5}"
             )
-        return self._sampler.sample().with_new_obs()
+        fragment = self._sampler.sample()
+        return fragment.with_new_obs() if self._output is None else take_record(fragment)
 
     def _sample_env(self) -> SampleBatch:
         """A fragment from every environment, postprocessed."""
         if self._sampler is None:
             raise self._no_environment()
         fragment = self._sampler.sample()
-        if self._output is not None:
-            self._output.write(fragment.with_new_obs())
+        output = self._output
+        record = None if output is None else take_record(fragment)
         policy = self.policy_map[DEFAULT_POLICY_ID]
         if policy.objective.needs_values:
             # One batched pass over the fragment instead of a value per step; acting doesn't need them.
@@ -228,6 +231,9 @@ class RolloutWorker:
             fragment.batch["vf_preds"] = values[:rows]
             fragment.bootstrap = np.where(fragment.terminated, np.float32(0), values[rows:])
         batch = policy.objective.postprocess(fragment)
+        if output is not None and record is not None:
+            add_learnt(record, batch)
+            output.write(record)
         if self.callbacks.has("on_postprocess_trajectory"):
             self._postprocessed(batch, fragment.batch)
         return batch

@@ -24,10 +24,11 @@ from polylib.errors import BatchError, EnvError
 from polylib.evaluation.collector import Collector
 from polylib.evaluation.episode import EpisodeTracker, info_of
 from polylib.evaluation.metrics import EpisodeMetrics
+from polylib.evaluation.recording import UNFILTERED, infos_of
 from polylib.models.filters import clip_rewards
 from polylib.models.networks import batch_dtype
 from polylib.models.spaces import finite, flatten, is_nested, leaves, surely_usable, unflatten, unusable_rows
-from polylib.policy.columns import resolve
+from polylib.policy.columns import INFOS, resolve
 from polylib.policy.fragment import Fragment
 from polylib.policy.policy import ActionOutput, Policy
 
@@ -56,6 +57,7 @@ class Sampler:
         by_life: a lost life (`polylib.env.atari`) ends an episode for learning: its row is terminated, other rows have
             another `eps_id`. The game goes on, and so do the network's memory, metrics and callbacks' episodes.
         extras: keep what acting says beside actions (`action_logp`, ...), as columns of fragments.
+        records: keep what records need and learning doesn't (`polylib.evaluation.recording`).
     """
 
     #: Whether the observations count in the policy's filter.
@@ -76,8 +78,10 @@ class Sampler:
         reward_clip: bool | float | None = None,
         by_life: bool = False,
         extras: bool = True,
+        records: bool = False,
     ) -> None:
         self.env, self.policy, self.explore, self._extras = env, policy, explore, extras
+        self._records = records
         self.tracker = tracker
         self.fragment_length, self.complete_episodes = fragment_length, complete_episodes
         self.worker_index, self.env_name = worker_index, env_name
@@ -134,7 +138,9 @@ class Sampler:
             raise
         if self.replayable:
             self._remember()
-        current = {**self._filtered(self._observed()), **{_stored(name): x for name, x in self._memory.items()}}
+        observed = self._observed()
+        memory = {_stored(name): x for name, x in self._memory.items()}
+        current = {**self._filtered(observed), **memory, **self._unfiltered(observed)}
         fragment = self.collector.fragment(current, self.complete_episodes, self._next_unroll)
         self._next_unroll += len(fragment.starts)
         return fragment
@@ -272,6 +278,12 @@ class Sampler:
         found = self._observed() if obs is None else obs
         return unflatten(self._checks.space, {name: x[env] for name, x in found.items()})
 
+    def _unfiltered(self, obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The observations under names of their own, where records need them because a filter changes them."""
+        if self._filter is None or not self._records:
+            return {}
+        return {UNFILTERED + name: x for name, x in obs.items()}
+
     def _filtered(self, obs: dict[str, np.ndarray], update: bool = False) -> dict[str, np.ndarray]:
         return obs if self._filter is None else self._filter(obs, update)
 
@@ -339,9 +351,12 @@ class Sampler:
         row = collector.next_row()
         columns = collector.columns
         inputs: dict[str, np.ndarray] = {}
-        for name, values in self._filtered(self._observed(), self.updates_filter).items():
+        observed = self._observed()
+        for name, values in self._filtered(observed, self.updates_filter).items():
             columns[name][row] = values
             inputs[name] = columns[name][row]
+        for name, values in self._unfiltered(observed).items():
+            collector.put(row, name, values)
         for name, values in self._memory.items():
             collector.put(row, _stored(name), values)
             inputs[name] = values
@@ -365,6 +380,8 @@ class Sampler:
         self._obs = obs
         if self._memory:
             self._remember_step(out, actions, learnt)
+        if self._records and infos:
+            collector.put(row, INFOS, infos_of(infos, terminateds | truncateds))
         done = terminateds | truncateds
         real = self.env.num_envs
         if self.mode is AutoresetMode.NEXT_STEP and self._resetting.any():
@@ -439,7 +456,9 @@ class Sampler:
             env: the environment.
             last: the observation after it, by column.
         """
+        unfiltered = self._unfiltered(last)
         last = {name: x[0] for name, x in self._filtered({name: x[None] for name, x in last.items()}).items()}
+        last.update(unfiltered)
         last.update({_stored(name): x[env] for name, x in self._memory.items()})
         self.collector.end_episode(row, env, last)
         self._eps_id[env] = self._next_id
