@@ -52,6 +52,7 @@ class Task:
         steps: environment steps at most.
         config: keys over the algorithm's defaults.
         peer: steps that Stable-Baselines3 2.9 needs at its zoo's settings, seeds 0, 1, ...; None: it doesn't get there.
+        like: the task whose settings these are but for some, which alone are shown on a page.
     """
 
     algo: str
@@ -60,6 +61,7 @@ class Task:
     steps: int
     config: Mapping[str, Any] = field(default_factory=dict)
     peer: tuple[int | None, ...] = ()
+    like: str | None = None
 
 
 # Pendulum-v1 pays about -1200 for random torques and -150 for good ones. PPO's defaults learn it slowly: they value the
@@ -255,7 +257,9 @@ _PLAIN = {key: value for change in _WITHOUT.values() for key, value in change.it
 
 
 def _rainbow(changes: Mapping[str, Any]) -> Task:
-    return Task("DQN", "CartPole-v1", 150.0, 40_000, {**_RAINBOW, **changes})
+    return Task(
+        "DQN", "CartPole-v1", 150.0, 40_000, {**_RAINBOW, **changes}, like="rainbow-all" if changes else None
+    )
 
 
 TASKS = {
@@ -399,9 +403,10 @@ def results(algos: tuple[str, ...], rows: Mapping[tuple[str, ...], tuple[str, ..
     tasks = {name: task for name, task in TASKS.items() if task.algo in algos and any(key[0] == name for key in rows)}
     settings = ["Their settings, over the defaults:", ""]
     for name, task in tasks.items():
-        keys = ", ".join(f"{key}={value!r}" for key, value in task.config.items())
-        lines = textwrap.wrap(f"* `{name}`: {keys or 'none'}", 118, subsequent_indent="  ", break_on_hyphens=False)
-        settings += lines
+        base = TASKS[task.like].config if task.like else {}
+        changes = (f"{key}={value!r}" for key, value in task.config.items() if key not in base or base[key] != value)
+        said = (f"`{task.like}` with " if task.like else "") + (", ".join(changes) or "none")
+        settings += textwrap.wrap(f"* `{name}`: {said}", 118, subsequent_indent="  ", break_on_hyphens=False)
     return f"{summary(rows, tasks)}\n" + "\n".join(settings) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What traces hold besides the rows that are learnt from: observations before any filter, infos, values, advantages."""
+"""What traces hold besides the rows that are learnt from: observations and rewards as they were, infos, values, advantages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polylib.policy import columns as c
 from polylib.policy.fragment import Fragment
 from polylib.policy.sample_batch import SampleBatch
 
-#: Before the names of columns that hold observations as the environment gave them.
+#: Before the names of columns that hold observations and rewards as the environment gave them.
 UNFILTERED = "unfiltered_"
 # Made by postprocessing; they stand beside the rows they belong to.
 _LEARNT = (c.VF_PREDS, c.ADVANTAGES, c.VALUE_TARGETS)
@@ -53,7 +53,10 @@ def take_record(fragment: Fragment) -> SampleBatch:
     batch = fragment.batch
     infos = _taken(batch, c.INFOS)
     raw, last = _taken(batch, UNFILTERED + c.OBS), fragment.last_inputs.pop(UNFILTERED + c.OBS, None)
+    rewards = _taken(batch, UNFILTERED + c.REWARDS)
     record = batch.copy(shallow=True)
+    if rewards is not None:
+        record[c.REWARDS] = rewards.astype(np.float32)
     if raw is not None:
         record[c.OBS] = raw
         record[c.NEXT_OBS] = Fragment(record, fragment.starts, fragment.ends, last).new_obs()

@@ -28,7 +28,7 @@ from polylib.evaluation.recording import UNFILTERED, infos_of
 from polylib.models.filters import clip_rewards
 from polylib.models.networks import batch_dtype
 from polylib.models.spaces import finite, flatten, is_nested, leaves, surely_usable, unflatten, unusable_rows
-from polylib.policy.columns import INFOS, resolve
+from polylib.policy.columns import INFOS, REWARDS, resolve
 from polylib.policy.fragment import Fragment
 from polylib.policy.policy import ActionOutput, Policy
 
@@ -375,6 +375,8 @@ class Sampler:
         obs, rewards, terminateds, truncateds, infos = self._call("step", out.actions)
         learnt = rewards if self._reward_clip is None else clip_rewards(rewards, self._reward_clip)
         columns["rewards"][row] = learnt
+        if self._records and learnt is not rewards:
+            collector.put(row, UNFILTERED + REWARDS, rewards)
         columns["terminateds"][row] = terminateds
         columns["truncateds"][row] = truncateds
         self._obs = obs

@@ -35,7 +35,7 @@ class Counting(gym.Env):
 
     def step(self, action):
         self.t += 1
-        return self._obs(), 1.0, self.t == STEPS, False, {"step": self.t, "code": object(), "name": f"n{self.t}"}
+        return self._obs(), 2.0, self.t == STEPS, False, {"step": self.t, "code": object(), "name": f"n{self.t}"}
 
 
 def record(config, folder, **env_config):
@@ -99,7 +99,12 @@ def test_what_is_recorded_is_not_learnt_from(tmp_path):
     plain, recorded = weights(), weights(output=str(tmp_path))
     for name, x in plain.items():
         np.testing.assert_array_equal(recorded[name], x, err_msg=name)
-    assert set(JsonReader(tmp_path).read_all()["rewards"].tolist()) == {1.0}
+    assert set(JsonReader(tmp_path).read_all()["rewards"].tolist()) == {2.0}
+
+
+@needs_torch
+def test_rewards_are_recorded_before_they_are_clipped(tmp_path):
+    assert set(record(ppo().environment(clip_rewards=True), tmp_path)["rewards"].tolist()) == {2.0}
 
 
 def test_infos_of_environments_that_reset_by_themselves():
