@@ -245,7 +245,7 @@ _RAINBOW = {
     "exploration_config": {"initial_epsilon": 0.0, "final_epsilon": 0.0},
 }
 # What each part of it is replaced by.
-_WITHOUT = {
+_WITHOUT: dict[str, dict[str, Any]] = {
     "double": {"double_q": False},
     "dueling": {"dueling": False},
     "prioritized": {"replay_buffer_config": {**_UNIFORM, "capacity": 50_000}},

@@ -159,7 +159,7 @@ def learn(name: str, seed: int, steps: int | None = None) -> tuple[int | None, f
         settings["action_noise"] = NormalActionNoise(np.zeros(size), np.full(size, task.noise))
     model = getattr(sb3, task.algo)("MlpPolicy", env, seed=seed, device="cpu", stats_window_size=LAST, **settings)
 
-    class Stop(BaseCallback):  # type: ignore[misc]
+    class Stop(BaseCallback):
         reached: int | None = None
 
         def _on_step(self) -> bool:

@@ -71,6 +71,7 @@ class DQN(OffPolicy):
         batch: int,
         every: int,
         prioritized: bool,
+        epsilon: float,
         steps: int,
     ) -> None:
         from ray.rllib.algorithms.dqn import DQNConfig
@@ -89,6 +90,9 @@ class DQN(OffPolicy):
                 train_batch_size=batch,
                 training_intensity=None if every == 1 else batch / every,
                 replay_buffer_config=replay,
+            )
+            .exploration(
+                exploration_config={"type": "EpsilonGreedy", "initial_epsilon": epsilon, "final_epsilon": epsilon}
             )
         )
         super().__init__(config, mode, steps, every)

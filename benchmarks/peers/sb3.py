@@ -146,7 +146,14 @@ class OffPolicy(Case):
 
 
 def dqn(
-    mode: str, hiddens: list[int], dueling: list[int], batch: int, every: int, prioritized: bool, steps: int
+    mode: str,
+    hiddens: list[int],
+    dueling: list[int],
+    batch: int,
+    every: int,
+    prioritized: bool,
+    epsilon: float,
+    steps: int,
 ) -> Case:
     """DQN on CartPole; it has neither dueling heads nor prioritized replay."""
     import torch
@@ -161,6 +168,8 @@ def dqn(
         batch_size=batch,
         train_freq=every,
         target_update_interval=500,
+        exploration_initial_eps=epsilon,
+        exploration_final_eps=epsilon,
         policy_kwargs={"net_arch": hiddens},
         device="cpu",
         seed=0,

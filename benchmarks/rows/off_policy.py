@@ -9,12 +9,21 @@ from peers.protocol import Case
 
 from rows.spec import MODES, Bound, Row
 
+# Most steps of a run are taken with little exploration, that is by the network.
+_EPSILON = 0.05
 # Environment steps of an iteration; a window is one iteration.
 _STEPS = 200
 # RLlib's defaults: double, dueling and prioritized, a batch of 32 for every environment step.
-_RAINBOWISH = {"hiddens": [256, 256], "dueling": [256], "batch": 32, "every": 1, "prioritized": True}
+_RAINBOWISH = {
+    "hiddens": [256, 256],
+    "dueling": [256],
+    "batch": 32,
+    "every": 1,
+    "prioritized": True,
+    "epsilon": _EPSILON,
+}
 # Stable-Baselines3's: plain, uniform replay, a batch of 32 for every 4 environment steps.
-_PLAIN = {"hiddens": [64, 64], "dueling": [], "batch": 32, "every": 4, "prioritized": False}
+_PLAIN = {"hiddens": [64, 64], "dueling": [], "batch": 32, "every": 4, "prioritized": False, "epsilon": _EPSILON}
 _SAC = {"hiddens": [256, 256], "batch": 256}
 ROWS = [
     Row(
@@ -91,6 +100,7 @@ class DQN(OffPolicy):
         batch: int,
         every: int,
         prioritized: bool,
+        epsilon: float,
         steps: int,
     ) -> None:
         from polylib.algorithms.dqn import DQNConfig
@@ -109,6 +119,7 @@ class DQN(OffPolicy):
                 training_intensity=None,
                 replay_buffer_config={"type": kind, "capacity": 50_000},
             )
+            .exploration(exploration_config={"initial_epsilon": epsilon, "final_epsilon": epsilon})
         )
         super().__init__(config, mode, steps, every)
 

@@ -69,7 +69,11 @@ def sparkline(values: Sequence[float], low: float, high: float, bins: int | None
     if not finite:
         return ""
     bins = bins or min(24, max(6, math.ceil(2 * math.sqrt(len(finite)))))
-    counts, _ = np.histogram(finite, bins, (low, high) if high > low else (low - 0.5, low + 0.5))
+    # In units in which no difference is too large or too small for a bin.
+    unit = max(1.0, abs(low), abs(high))
+    first, last = low / unit, high / unit
+    bounds = (first, last) if last - first > 1e-9 else (first - 0.5, last + 0.5)
+    counts, _ = np.histogram(np.array(finite) / unit, bins, bounds)
     blocks = _BLOCKS if "utf" in (sys.stdout.encoding or "").lower() else _PLAIN
     top = int(counts.max())
     return "".join(blocks[min(7, math.ceil(8 * n / top) - 1)] if n else " " for n in counts.tolist())

@@ -142,6 +142,7 @@ class OfflineInput:
         )
         self._joiner = EpisodeJoiner()
         self._pool: list[Columns] = []  # what is to be shuffled
+        self._pool_pass = 0  # in which it was read
         self._ready: deque[Columns] = deque()
         self._ready_rows = 0
         self._next_unroll = 0
@@ -195,7 +196,10 @@ class OfflineInput:
         if self.policy.is_recurrent() and not self._whole:
             parts = [stretch for part in parts for stretch in segments_of(part)]
         self._pool += parts
-        if sum(map(count, self._pool)) < self.config["shuffle_buffer_size"]:
+        # Of fewer rows than that, all of a pass: they would never be enough.
+        passes, self._pool_pass = self._pool_pass, self._records.passes
+        too_few = sum(map(count, self._pool)) < self.config["shuffle_buffer_size"]
+        if not self._pool or (too_few and passes == self._pool_pass):
             return []
         pool, self._pool = self._pool, []
         if self._in_order:
@@ -387,6 +391,7 @@ class OfflineInput:
             return False
         self._rng, self._next_unroll = rng, int(values["next_unroll"])
         self._ready, self._pool = deque(kept["ready"]), kept["pool"]
+        self._pool_pass = self._records.passes
         self._ready_rows = sum(map(count, self._ready))
         self._joiner.hold(kept["held"])
         return True

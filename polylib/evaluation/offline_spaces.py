@@ -7,7 +7,8 @@ from typing import Any
 import gymnasium as gym
 
 from polylib.env.vector_env import make_vector_env
-from polylib.errors import ConfigError
+from polylib.errors import ConfigError, ConfigTypeError
+from polylib.offline.make_input import check_input
 from polylib.offline.spaces_of import spaces_of
 
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]
@@ -21,11 +22,15 @@ def offline_spaces(config: Any, evaluation: Any) -> Spaces:
         evaluation: that of its evaluation workers, which may have an environment where training has none.
 
     Raises:
-        ConfigError: if nobody knows them.
+        ConfigError: if nobody knows them, or a key is wrong.
         EnvError: if the environment can't be made.
         OfflineError: if files can't be read.
     """
+    check_input(config["input"])
     observation_space, action_space = config["observation_space"], config["action_space"]
+    for name, space in (("observation_space", observation_space), ("action_space", action_space)):
+        if space is not None and not isinstance(space, gym.Space):
+            raise ConfigTypeError(f"config key {name!r}: got {space!r}, expected a space of Gymnasium, or None")
     if observation_space is not None and action_space is not None:
         return observation_space, action_space
     found: tuple[gym.Space[Any] | None, gym.Space[Any] | None]

@@ -71,6 +71,13 @@ class Remembered:
             self._place += 1
         return {name: x.copy() for name, x in rows.items()} if self._keep else rows
 
+    @property
+    def passes(self) -> int:
+        """How often `next` has been through all records; 0 for readers that can't say."""
+        if self._order is not None:
+            return self._pass
+        return self._reader.passes + bool(self._keep and not self._first)
+
     def _remember(self, rows: Columns) -> None:
         if not (self._first and self._whole):
             return

@@ -19,6 +19,9 @@ from polylib.offline.normalized import to_units
 from polylib.policy import columns as c
 from polylib.policy.sample_batch import SampleBatch
 
+# Columns of one number a row.
+_SINGLE = (c.REWARDS, c.TERMINATEDS, c.TRUNCATEDS, c.EPS_ID, c.T, c.UNROLL_ID, c.ACTION_LOGP)
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -143,6 +146,8 @@ def _fit(name: str, columns: SampleBatch, space: gym.Space[Any] | None) -> Any:
     column = columns[name]
     if space is not None:
         return _fit_space(column, space, is_action=name in (c.ACTIONS, c.PREV_ACTIONS))
+    if name in _SINGLE and isinstance(column, np.ndarray) and column.ndim != 1 and len(column):
+        raise ValueError(f"its rows have shape {list(column.shape[1:])}: expected a single value each")
     known = c.COLUMNS.get(name)
     if known is None or known.dtype is None or known.dtype == np.object_ or not isinstance(column, np.ndarray):
         return column
@@ -158,6 +163,8 @@ def _fit_space(column: Any, space: gym.Space[Any], is_action: bool) -> Any:
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return column
     shape = space.shape or ()
+    if not len(column):  # a list without rows doesn't say how long they would be
+        column = column.reshape(0, *shape)
     row = column.shape[1:]
     if isinstance(space, spaces.Discrete) and not is_action and row == (space.n,):
         return cast(column, np.dtype(np.float32))  # one-hot, as preprocessors make of a number
@@ -174,6 +181,8 @@ def _fit_space(column: Any, space: gym.Space[Any], is_action: bool) -> Any:
 def _fit_parts(column: Any, space: spaces.Dict | spaces.Tuple, is_action: bool) -> Any:
     if isinstance(column, np.ndarray):  # flattened, as preprocessors do
         size = spaces.flatdim(space)
+        if not len(column):
+            return column.reshape(0, size)
         if not is_action and column.shape[1:] != (size,):
             raise ValueError(f"its rows have shape {list(column.shape[1:])}, flattened ones of {space} have [{size}]")
         return column

@@ -29,6 +29,11 @@ class InputReader(ABC):
                 return
             yield batch
 
+    @property
+    def passes(self) -> int:
+        """How often `next` has been through everything there is; 0 for a reader that can't say."""
+        return 0
+
     def get_state(self) -> Any:
         """Where reading stands, as a JSON value that `set_state` takes; None: this reader can't say."""
         return None

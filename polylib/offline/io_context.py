@@ -68,6 +68,8 @@ class IOContext:
     def seed(self) -> int | None:
         """Of the order in which experience is read: `input_config`'s, or else the run's. The same for all workers."""
         seed = self.input_config.get("seed")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
+            raise ConfigError(f"input_config: seed={seed!r}: expected an integer >= 0")
         return self.config.get("seed") if seed is None else seed
 
     def default_sampler_input(self) -> InputReader:

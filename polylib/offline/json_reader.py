@@ -83,7 +83,9 @@ class JsonReader(InputReader):
         self.files: Sequence[TraceFile] = find_files(inputs)
         self.loop = ioctx.loop if loop is None else loop
         self.expected = Expected.of(ioctx, observation_space, action_space, required, columns, actions_normalized)
-        self.shuffle: Shuffle = shuffle or settings.get("shuffle")
+        wanted = shuffle or settings.get("shuffle")
+        # The words of other formats, where there is one way to shuffle.
+        self.shuffle: Shuffle = "files" if wanted is True else None if wanted is False else wanted
         if self.shuffle not in _SHUFFLES:
             raise ConfigError(
                 f"shuffle={self.shuffle!r}: expected 'files', 'lines' or None."
@@ -120,6 +122,11 @@ class JsonReader(InputReader):
     def __iter__(self) -> Iterator[Batch]:
         """The batches from the first line on, whatever `next` has read."""
         return _Pass(self, self.loop)
+
+    @property
+    def passes(self) -> int:
+        """How often `next` has been through all files."""
+        return self._pass.epoch
 
     def read_all(self) -> Batch:
         """All records as one batch, each read once."""
@@ -177,7 +184,7 @@ class _Pass(Iterator[Batch]):
 
     def __init__(self, reader: JsonReader, loop: bool, state: Mapping[str, Any] | None = None) -> None:
         self._reader, self._loop = reader, loop
-        self._epoch: int = state["epoch"] if state else 0
+        self.epoch: int = state["epoch"] if state else 0
         # Whether this pass has come to a record, and to a line.
         self._found: bool = state["found"] if state else False
         self._any = state is not None
@@ -186,7 +193,7 @@ class _Pass(Iterator[Batch]):
 
     def _begin(self, position: Any = None) -> Lines | _Shuffled:
         reader = self._reader
-        rng = np.random.default_rng([reader.seed, self._epoch])
+        rng = np.random.default_rng([reader.seed, self.epoch])
         if reader.shuffle == "lines":
             return _Shuffled(reader._indexed(), rng, position or 0)
         order = None if reader.shuffle is None else rng.permutation(len(reader.files)).tolist()
@@ -216,7 +223,7 @@ class _Pass(Iterator[Batch]):
                 raise self._nothing()
             if not self._loop:
                 raise StopIteration("all records were read; JsonReader(..., loop=True) starts over at the end")
-            self._epoch += 1
+            self.epoch += 1
             self._found = self._any = False
             self._lines = self._begin()
 
@@ -232,7 +239,7 @@ class _Pass(Iterator[Batch]):
 
     def get_state(self) -> dict[str, Any]:
         lines = self._lines if self._lines is not None else self._begin()
-        return {"epoch": self._epoch, "found": self._found, "position": lines.position}
+        return {"epoch": self.epoch, "found": self._found, "position": lines.position}
 
     def close(self) -> None:
         if self._lines is not None:

@@ -26,7 +26,7 @@ from polylib.offline.whole_episodes import WholeEpisodes
 from polylib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from polylib.registry import registered_input
 
-__all__ = ["DATASET", "SAMPLER", "dataset_of", "Rebatched", "input_of", "is_of_files", "make_input"]
+__all__ = ["DATASET", "SAMPLER", "check_input", "dataset_of", "Rebatched", "input_of", "is_of_files", "make_input"]
 
 SAMPLER = "sampler"
 DATASET = "dataset"
@@ -67,6 +67,29 @@ def dataset_of(settings: Mapping[str, Any]) -> tuple[list[Any], str | None]:
             f"input_config: format={kind!r}: expected one of {', '.join(FORMATS)}.{did_you_mean(str(kind), FORMATS)}"
         )
     return [paths] if isinstance(paths, str | os.PathLike) else list(paths), kind
+
+
+def check_input(value: Any) -> None:
+    """Checks that the config key `input` is of a type that it may be; whether it is there shows when it is read.
+
+    Raises:
+        ConfigTypeError: It isn't.
+        ConfigError: A mix whose weights are wrong.
+    """
+    if isinstance(value, Mapping):
+        check_weights(value)
+        for part in value:
+            check_input(part)
+        return
+    if isinstance(value, InputReader) or callable(value):
+        return
+    # Other iterables than these would be used up by looking.
+    items = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    for item in items:
+        if not isinstance(item, str | os.PathLike) and (item is not value or isinstance(item, bytes | dict)):
+            raise ConfigTypeError(f"config key 'input': got {item!r} ({type(item).__name__}) in {value!r}, {_EXPECTED}")
+    if not isinstance(value, str | os.PathLike | Iterable) or isinstance(value, bytes):
+        raise ConfigTypeError(f"config key 'input': got {value!r} ({type(value).__name__}), {_EXPECTED}")
 
 
 def is_of_files(value: Any) -> bool:
@@ -231,6 +254,10 @@ class _Checked(InputReader):
         if not isinstance(batch, SampleBatch | MultiAgentBatch):
             raise ConfigTypeError(f"{where}: expected a SampleBatch or MultiAgentBatch, got {type(batch).__name__}")
         return self._expected.check(batch.copy(shallow=True), where)
+
+    @property
+    def passes(self) -> int:
+        return getattr(self._reader, "passes", 0) if isinstance(self._reader, InputReader) else 0
 
     def get_state(self) -> Any:
         get = getattr(self._reader, "get_state", None)

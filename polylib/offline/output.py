@@ -46,7 +46,7 @@ def make_output(
         return None
     if callable(output):
         return _from_function(output, IOContext(logdir, config, worker_index, worker))
-    if not isinstance(output, str | os.PathLike):
+    if not isinstance(output, str | os.PathLike) or not os.fspath(output):
         raise ConfigTypeError(
             f"output={output!r}: expected a folder, 'logdir', or a function of an IOContext that returns a writer"
         )

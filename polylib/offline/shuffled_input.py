@@ -17,6 +17,7 @@ from polylib.policy.sample_batch import MultiAgentBatch
 class ShuffledInput(InputReader):
     """Reads until a buffer has so many rows, hands out all of it in random order, and fills it anew.
 
+    A buffer also ends where the reader starts over, however many rows it may have: it would never be full of fewer.
     So every record is seen once, and where reading stands can be kept. Rows that are shuffled one by one are for
     losses that look at rows one by one: whatever looks at episodes (returns, n steps, sequences) needs `rows=False`
     over batches that are whole episodes.
@@ -53,8 +54,8 @@ class ShuffledInput(InputReader):
     def _fill(self) -> None:
         before = None if self._by_row else self._reader.get_state()
         batches: list[Batch] = []
-        count = 0
-        while count < self._size:
+        count, passes = 0, self._passes()
+        while count < self._size and (self._passes() == passes or not batches):
             try:
                 batch = self._reader.next()
             except StopIteration:
@@ -71,6 +72,9 @@ class ShuffledInput(InputReader):
             self._buffer.append(_shuffled(self._joiner.join(batches), rng))
         else:
             self._buffer.extend(batches[i] for i in rng.permutation(len(batches)))
+
+    def _passes(self) -> int:
+        return getattr(self._reader, "passes", 0)  # a user's reader may have `next` alone
 
     def get_state(self) -> Any:
         """Where the next batch is: how the reader stood when the buffer was filled, and what was handed out since."""

@@ -124,11 +124,15 @@ def find_files(inputs: Inputs) -> list[TraceFile]:
     Raises:
         TraceFileError: One of them names no file.
     """
-    several = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
+    several = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes) else [inputs]
     if not several:
         raise TraceFileError("no traces to read: the list of inputs is empty")
     found: list[TraceFile] = []
     for item in several:
+        if not isinstance(item, str | os.PathLike) or not os.fspath(item) or "\0" in str(item):
+            raise TraceFileError(
+                f"no traces to read: got {item!r} ({type(item).__name__}), expected the path of a file or folder"
+            )
         files = _find_remote(str(item)) if is_remote(item) else _find(local_path(item))
         for file in files:
             found.extend(_members(file) if str(file).endswith(".zip") else [file])
@@ -136,12 +140,14 @@ def find_files(inputs: Inputs) -> list[TraceFile]:
 
 
 def _find(path: Path) -> Sequence[Path | RemoteFile]:
-    if path.is_dir():
+    if os.path.isdir(path):
         found = sorted((file for file in path.iterdir() if _is_trace(file.name) and file.is_file()), key=_natural)
         if not found:
             raise TraceFileError(f"the folder {str(path)!r} has no {_suffixes()} files to read traces from")
         return found
-    if path.exists():
+    if os.path.exists(path):
+        if path.is_char_device() or path.is_block_device():  # which may never end
+            raise TraceFileError(f"no traces to read: {str(path)!r} is a device, no file")
         return [path]
     found = sorted((Path(name) for name in glob.glob(str(path), recursive=True)), key=_natural)
     files = [file for file in found if file.is_file()]

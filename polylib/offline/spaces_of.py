@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from polylib.errors import PolylibError
-from polylib.offline.errors import CorruptLineError
+from polylib.offline.errors import CorruptLineError, TraceFileError, TraceFormatError
 from polylib.offline.formats.open import detect_format, open_dataset
 from polylib.offline.json_format import Batch, decode_record, spaces_in
 from polylib.offline.make_input import DATASET, SAMPLER, dataset_of, is_of_files
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 MAX_ROWS = 10_000
 # Of what a file may note as spaces: values of an observation and an action together.
 _MAX_SIZE = 1 << 24
+# Values of a guessed Discrete space: a network has an output, or an input, for each.
+_MAX_DISCRETE = 1 << 20
 
 Space = gym.Space[Any]
 
@@ -104,6 +106,8 @@ def _spaces_of_files(
                 continue
     finally:
         lines.close()
+    if seen.is_empty():
+        raise TraceFileError(f"no record in {', '.join(map(str, files[:3]))}")
     return seen.spaces(str(files[0]), normalized)
 
 
@@ -143,6 +147,9 @@ class _Seen:
             self._observations = _widen(self._observations, columns.get(c.OBS))
             self._actions = _widen(self._actions, columns.get(c.ACTIONS))
             self._rows += columns.count
+
+    def is_empty(self) -> bool:
+        return self._noted == (None, None) and not self._rows
 
     def is_enough(self) -> bool:
         return None not in self._noted or self._rows >= MAX_ROWS
@@ -208,36 +215,6 @@ class _Range:
         return self
 
 
-class _Guess:
-    """What rows looked like so far."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._observations: Any = None
-        self._actions: Any = None
-
-    def look(self, batch: Batch) -> None:
-        for columns in batch.as_multi_agent().policy_batches.values():
-            self._observations = _widen(self._observations, columns.get(c.OBS))
-            self._actions = _widen(self._actions, columns.get(c.ACTIONS))
-            self.rows += columns.count
-
-    def spaces(self, source: str, normalized: bool) -> tuple[Space | None, Space | None]:
-        """The spaces that fit, with a warning that says so."""
-        observation_space = _guess(self._observations, is_action=False)
-        action_space = _guess(self._actions, is_action=True, low=-1.0 if normalized else -np.inf)
-        if observation_space is not None or action_space is not None:
-            logger.warning(
-                "the spaces aren't noted in %s, so they were guessed from its first %d rows: observation_space=%s, "
-                "action_space=%s; give both in the config if they are others",
-                source,
-                self.rows,
-                observation_space,
-                action_space,
-            )
-        return observation_space, action_space
-
-
 def _widen(known: Any, column: Any) -> Any:
     """The ranges of `known`, a nest of `_Range`, and of a column; None where there is nothing to say."""
     if isinstance(column, dict):
@@ -267,7 +244,14 @@ def _guess(known: Any, is_action: bool, low: float = -np.inf) -> Space | None:
         return spaces.MultiBinary(known.shape[0])
     if not known.shape:
         start = min(int(known.low), 0)
-        return spaces.Discrete(int(known.high) - start + 1, start=start)
+        size = int(known.high) - start + 1
+        if size > _MAX_DISCRETE:
+            what = "action_space" if is_action else "observation_space"
+            raise TraceFormatError(
+                f"the traces don't note their spaces, and {int(known.low)} to {int(known.high)} are too many values to "
+                f"guess a Discrete space: give {what} in the config"
+            )
+        return spaces.Discrete(size, start=start)
     if is_action:
         start = np.minimum(known.low.astype(np.int64), 0)
         return spaces.MultiDiscrete(known.high.astype(np.int64) - start + 1, start=start)

@@ -66,6 +66,11 @@ class WholeEpisodes(InputReader):
                 self._add(batch)
         return self._ready.popleft()
 
+    @property
+    def passes(self) -> int:
+        """How often the reader has been through its records."""
+        return self._reader.passes
+
     def _add(self, batch: SampleBatch) -> None:
         ids, ends = batch.get(c.EPS_ID), _ends(batch)
         if ids is None and ends is None:

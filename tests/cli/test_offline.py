@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from learners import SMALL
 from modes import has
+
+from polylib.cli.trials import trial_name
 
 FRAMEWORK = "torch" if has("torch") else "tf"
 
@@ -76,3 +79,9 @@ def test_what_is_wrong_is_said_before_anything_starts(call, results, traces):
     assert outcome.status == 1 and "there is no file or folder" in outcome.err
     outcome = train(call, results, "BC", {})
     assert outcome.status == 2 and outcome.error.startswith("which environment?")
+
+
+def test_a_long_name_of_an_input_fits_into_a_folders_name():
+    trial = SimpleNamespace(config={}, trial_id="1a2b3_00000")
+    name = trial_name("MARWIL", "ö" * 250, trial)
+    assert len(name.encode()) < 200 and name.endswith("_1a2b3_00000")

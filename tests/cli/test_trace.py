@@ -15,6 +15,7 @@ from fakes import small_ppo
 from modes import MODES, has, mode_params
 
 import polylib
+from polylib.cli.trace_numbers import sparkline
 from polylib.offline import JsonReader, JsonWriter
 from polylib.policy.sample_batch import SampleBatch
 
@@ -414,3 +415,9 @@ def test_listing_loads_no_framework():
         [sys.executable, "-c", code, str(DATA / "pendulum_sac")], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize("values", [[1e300], [-1e308, 1e308], [1e16, 1e16 + 2], [3.0]], ids=repr)
+def test_values_too_large_or_too_close_for_bins(values):
+    drawn = sparkline(values, min(values), max(values))
+    assert drawn.strip() and len(drawn) == 6

@@ -391,3 +391,25 @@ def test_spaces_without_an_environment(tmp_path):
     config = small_config("BC", input=lambda ioctx: Records([]))
     with pytest.raises(ConfigError, match="'observation_space': the input .* doesn't say it: give observation_space"):
         offline_spaces(config, config)
+
+
+@pytest.mark.parametrize("keys", [{}, {"observation_filter": "MeanStdFilter"}], ids=["kept", "read anew"])
+def test_a_shuffle_buffer_larger_than_the_files(tmp_path, keys):
+    """It would never be full: what a pass has is shuffled."""
+    with JsonWriter(tmp_path) as writer:
+        for i in range(3):
+            writer.write(episode(i, end="terminated"))
+    keys = {"seed": 0, "shuffle_buffer_size": 10**30, **keys}
+    policy = make_policy(spec_of("BC", OBS, CHOICE, **keys), "numpy", False)
+    found = OfflineInput(small_config("BC", **keys), policy, str(tmp_path))
+    for _ in range(3):
+        assert found.sample(12).count == 12
+    assert found._ready_rows <= 24 and sum(len(rows["actions"]) for rows in found._pool) <= 24
+
+
+def test_a_space_that_is_none(tmp_path):
+    config = small_config("BC").update_from_dict({"input": str(tmp_path), "observation_space": 3})
+    with pytest.raises(ConfigError, match="config key 'observation_space': got 3, expected a space of Gymnasium"):
+        offline_spaces(config, config)
+    with pytest.raises(ConfigError, match="config key 'input': got 3 .int., expected 'sampler', a file"):
+        offline_spaces(config.copy().update_from_dict({"input": 3}), config)

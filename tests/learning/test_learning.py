@@ -195,3 +195,9 @@ def test_the_summary_and_the_settings_of_some_tasks():
     assert line in found
     assert "* `sac-pendulum`: metrics_num_episodes_for_smoothing=20, " in found and "ppo" not in found
     assert max(map(len, found.splitlines())) <= 120
+
+
+def test_settings_that_repeat_another_tasks_are_left_out():
+    row = ("rainbow-no-n-step", "tf", "0", "150", "7000", "151.0", "20.0", "1.0", "", "")
+    found = learning.results(("DQN",), {row[:3]: row})
+    assert found.endswith("\n\n* `rainbow-no-n-step`: `rainbow-all` with n_step=1\n")

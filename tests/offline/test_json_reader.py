@@ -329,3 +329,19 @@ def test_a_file_that_went_away_is_one_clear_error(tree):
     assert len(reader.next()) == 6
     with pytest.raises(TraceFileError, match="a_10.json' can't be read: No such file"):
         reader.next()
+
+
+@pytest.mark.parametrize("name", ["rewards", "eps_id", "t"])
+def test_columns_of_single_values_have_one_a_row(name, tmp_path):
+    columns = {"obs": [[0.0]] * 3, "actions": [0] * 3, name: [[0]] * 3}
+    (tmp_path / "a.json").write_text(json.dumps({"type": "SampleBatch", **columns}) + "\n")
+    reader = JsonReader(tmp_path, action_space=gym.spaces.Discrete(2))
+    with pytest.raises(TraceFormatError, match=rf"a.json, line 1, column '{name}': its rows have shape \[1\]"):
+        reader.next()
+
+
+@pytest.mark.parametrize("space", [gym.spaces.Box(-1, 1, (4,)), gym.spaces.Dict(a=gym.spaces.Discrete(2))], ids=repr)
+def test_a_record_without_rows_fits_any_space(space, tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"type": "SampleBatch", "obs": [], "actions": []}) + "\n")
+    reader = JsonReader(tmp_path, observation_space=space, action_space=gym.spaces.Discrete(2))
+    assert reader.next().count == 0

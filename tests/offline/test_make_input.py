@@ -18,7 +18,7 @@ from polylib.algorithms.ppo import PPOConfig
 from polylib.errors import ConfigError, ConfigTypeError, UnknownKeyError
 from polylib.offline import IOContext, JsonReader, JsonWriter, TraceFileError, TraceFormatError, make_input
 from polylib.offline.json_format import encode_record
-from polylib.offline.make_input import input_of, is_of_files
+from polylib.offline.make_input import check_input, input_of, is_of_files
 from polylib.policy.sample_batch import SampleBatch
 
 BOX4 = spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -91,8 +91,32 @@ def test_what_is_no_input_is_one_clear_error(value):
         make_input({"input": value})
 
 
+@pytest.mark.parametrize("value", [3, True, b"x", [1], {"": 0.5, 3: 0.5}, ["a.json", None]])
+def test_an_input_of_the_wrong_type_is_told_before_anything_is_read(value):
+    with pytest.raises(ConfigTypeError, match="config key 'input': got .*expected 'sampler', a file, a folder"):
+        check_input(value)
+
+
+def test_a_buffer_larger_than_the_files_ends_where_they_start_over(tmp_path):
+    for i in range(3):
+        write(tmp_path / f"{i}.json", i)
+    config = {"input": str(tmp_path), "shuffle_buffer_size": 10**30, "seed": 0}
+    for keys in ({}, {"batch_mode": "complete_episodes"}):
+        reader = make_input({**config, **keys})
+        assert {int(x) for _ in range(4) for x in reader.next()["eps_id"]} == {0, 1, 2}
+
+
+def test_shuffling_is_asked_for_in_the_words_of_other_formats_too(tmp_path):
+    path = write(tmp_path / "a.json", 0, 1, 2)
+    for said, meant in ((False, None), (True, "files")):
+        assert make_input({"input": path, "input_config": {"shuffle": said}}).shuffle == meant
+
+
 def test_mistakes_name_the_key(tmp_path):
     path = write(tmp_path / "a.json", 0)
+    for seed in ("x", -1, True):
+        with pytest.raises(ConfigError, match=f"input_config: seed={seed!r}: expected an integer >= 0"):
+            make_input({"input": path, "input_config": {"seed": seed}})
     with pytest.raises(UnknownKeyError, match="input_config has no key 'shufle' for files.*Did you mean 'shuffle'"):
         make_input({"input": path, "input_config": {"shufle": "files"}})
     with pytest.raises(ConfigError, match="shuffle='file': expected 'files', 'lines' or None.*'files'"):

@@ -66,6 +66,7 @@ def test_a_function_is_told_about_the_run(tmp_path):
     "config, error, text",
     [
         ({"output": 3}, ConfigTypeError, "output=3: expected a folder"),
+        ({"output": ""}, ConfigTypeError, "output='': expected a folder"),
         ({"output": lambda context: None}, ConfigTypeError, "output=.* returned None: expected a writer"),
         ({"output_compress_columns": "obs"}, ConfigTypeError, "output_compress_columns='obs'"),
         ({"output_compress_columns": [1]}, ConfigTypeError, r"output_compress_columns=\[1\]"),

@@ -210,3 +210,19 @@ def test_a_file_that_may_not_be_read_is_left_out_after_its_error(tmp_path, monke
     with pytest.raises(TraceFileError, match="b.json' can't be read: Permission denied"):
         reader.next()
     assert episodes([reader.next()]) == [2]
+
+
+@pytest.mark.parametrize("value", ["", "\0", 3, [1], [b"x"], None], ids=repr)
+def test_what_is_no_path(value):
+    with pytest.raises(TraceFileError, match="no traces to read: got .*, expected the path of a file or folder"):
+        sources.find_files(value)
+
+
+def test_a_name_that_no_file_can_have():
+    with pytest.raises(TraceFileError, match="there is no file or folder '.*xxx'"):
+        sources.find_files("x" * 300)
+
+
+def test_a_device_is_not_read():
+    with pytest.raises(TraceFileError, match="'/dev/zero' is a device, no file"):
+        sources.find_files("/dev/zero")

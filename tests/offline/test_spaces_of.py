@@ -157,3 +157,16 @@ def test_damaged_notes_and_lines_are_passed_over(tmp_path):
         spaces_of("nowhere.json")
     with pytest.raises(PolylibError, match="line 1, column 'obs'"):
         spaces_of(foreign(tmp_path / "bad.json", obs=3))
+
+
+def test_traces_without_a_record(tmp_path):
+    (tmp_path / "a.json").write_text("\n")
+    with pytest.raises(TraceFileError, match="no record in .*a.json"):
+        spaces_of(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["obs", "actions"])
+def test_a_discrete_space_that_no_network_could_have_is_not_guessed(name, tmp_path):
+    columns = {"obs": [0, 1], "actions": [0, 1], name: [0, 10**9]}
+    with pytest.raises(PolylibError, match="0 to 1000000000 are too many values .*: give .*_space"):
+        spaces_of(foreign(tmp_path / "a.json", **columns))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from polylib.errors import BatchError, ConfigError
+from polylib.errors import BatchError, ConfigError, ConfigTypeError
 from polylib.offline.estimators.bootstrap import Estimate
 from polylib.offline.estimators.fqe import FittedQEvaluation
 from polylib.offline.estimators.logged import Logged, take
@@ -49,6 +49,8 @@ class ModelBasedEstimator(OffPolicyEstimator):
             )
         if isinstance(action_samples, bool) or not isinstance(action_samples, int) or action_samples < 1:
             raise ConfigError(f"action_samples={action_samples!r}, expected an int >= 1")
+        if q_model_config is not None and not isinstance(q_model_config, Mapping):
+            raise ConfigTypeError(f"q_model_config={q_model_config!r}, expected a dict of settings")
         if q_model is not None and q_model_config:
             raise ConfigError("q_model_config is for fitted Q evaluation: leave it out where q_model is given")
         self.model: GivenQ | FittedQEvaluation

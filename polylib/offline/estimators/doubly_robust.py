@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from polylib.errors import ConfigTypeError
 from polylib.offline.estimators.bootstrap import Estimate, effective_sample_size, step_blocks, weighted
 from polylib.offline.estimators.direct_method import ModelBasedEstimator
 from polylib.offline.estimators.logged import Logged, take
@@ -31,7 +32,9 @@ class DoublyRobust(ModelBasedEstimator):
         self, policy: Any, gamma: float, epsilon_greedy: float = 0.0, normalize_weights: bool = False, **settings: Any
     ) -> None:
         super().__init__(policy, gamma, epsilon_greedy, **settings)
-        self.normalize_weights = bool(normalize_weights)
+        if not isinstance(normalize_weights, bool):
+            raise ConfigTypeError(f"normalize_weights={normalize_weights!r}, expected True or False")
+        self.normalize_weights = normalize_weights
 
     def estimate_episodes(self, logged: Logged) -> Estimate:
         """As the class says."""

@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 import tree
 
-from polylib.errors import ConfigError, DivergedError, FrameworkError, UnknownKeyError, did_you_mean
+from polylib.errors import ConfigError, ConfigTypeError, DivergedError, FrameworkError, UnknownKeyError, did_you_mean
 from polylib.models.default_networks import critic_network
 from polylib.models.distributions.base import BoxUnits
 from polylib.models.networks import NetworkSpec
@@ -147,6 +147,9 @@ class FittedQEvaluation:
             raise UnknownKeyError(
                 f"q_model_config has no key {key!r}.{did_you_mean(key, known)} It has {', '.join(known)}"
             )
+        for name, given in (("model", model), ("model_config", model_config)):
+            if given is not None and not isinstance(given, Mapping):
+                raise ConfigTypeError(f"q_model_config: {name}={given!r}, expected a dict of keys of `model`")
         if not (isinstance(polyak_coef, int | float) and 0 < polyak_coef <= 1):
             raise ConfigError(f"q_model_config: polyak_coef={polyak_coef!r}, expected a number above 0, up to 1")
         counts = {"n_iters": n_iters, "steps_per_iter": steps_per_iter or 1, "minibatch_size": minibatch_size}

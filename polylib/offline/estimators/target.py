@@ -54,6 +54,9 @@ class TargetPolicy:
         if not number or not 0.0 <= epsilon_greedy <= 1.0:
             kind = ConfigError if number else ConfigTypeError
             raise kind(f"epsilon_greedy={epsilon_greedy!r}, expected a probability from 0 to 1")
+        for name, flag in (("greedy", greedy), ("filter_observations", filter_observations)):
+            if not isinstance(flag, bool | np.bool_) and (name != "greedy" or flag is not None):
+                raise ConfigTypeError(f"{name}={flag!r}, expected True or False")
         self.discrete = isinstance(self.space, gym.spaces.Discrete)
         if epsilon_greedy and not self.discrete:
             raise ConfigError(

@@ -27,7 +27,7 @@ def detect_format(source: Any) -> str:
         return "hdf5"
     if path.suffix == ".parquet":
         return "parquet"
-    if path.is_dir():
+    if os.path.isdir(path):  # False, too, for what can't be a path
         from polylib.offline.formats.minari import is_minari_folder
 
         if is_minari_folder(path):

@@ -98,6 +98,11 @@ class PieceReader(InputReader):
         """All pieces as one batch."""
         return concat_samples([self._piece(int(index)) for index in self._mine()])
 
+    @property
+    def passes(self) -> int:
+        """How often `next` has been through all pieces."""
+        return self._epoch
+
     def get_state(self) -> dict[str, Any]:
         """Where `next` stands, for `set_state` of a reader of the same data set."""
         return {"seed": self.seed, "pieces": self._count(), "epoch": self._epoch, "at": self._at}

@@ -106,6 +106,8 @@ def test_gain_of_returns_that_are_not_positive():
         ({"epsilon_greedy": -0.1}, "epsilon_greedy=-0.1, expected a probability"),
         ({"confidence": 1}, "confidence=1"),
         ({"resamples": -1}, "resamples=-1"),
+        ({"greedy": "x"}, "greedy='x', expected True or False"),
+        ({"filter_observations": 1}, "filter_observations=1, expected True or False"),
         ({"unfinished": "maybe"}, "unfinished='maybe', expected one of 'drop', 'keep', 'error'"),
     ],
 )
@@ -126,6 +128,11 @@ def test_q_models():
         TabularQ([1.0, 2.0])
     with pytest.raises(ConfigError, match="no key 'n_iter'.*Did you mean 'n_iters'"):
         DirectMethod(POLICY, GAMMA, q_model_config={"n_iter": 3})
+    for config in (3, {"model": 3}):
+        with pytest.raises(ConfigError, match="q_model_config.*=?3, expected a dict"):
+            DirectMethod(POLICY, GAMMA, q_model_config=config)
+    with pytest.raises(ConfigError, match="normalize_weights='x', expected True or False"):
+        DoublyRobust(POLICY, GAMMA, q_model=RIGHT, normalize_weights="x")
     with pytest.raises(ConfigError, match="leave it out where q_model is given"):
         DirectMethod(POLICY, GAMMA, q_model=RIGHT, q_model_config={"n_iters": 3})
 
