@@ -31,7 +31,7 @@ ROWS = [
         "rate",
         "bc",
         {"": {**_FILES, "rows": 2000, "updates": 4}},
-        peers={"rllib": {"": Bound()}},
+        peers={"rllib": {"": Bound(3)}},
         one_process=True,
         note=_NOTE + " Here nearly all of the time goes into multiplying matrices.",
     ),

@@ -146,12 +146,25 @@ def _fit(name: str, columns: SampleBatch, space: gym.Space[Any] | None) -> Any:
     column = columns[name]
     if space is not None:
         return _fit_space(column, space, is_action=name in (c.ACTIONS, c.PREV_ACTIONS))
-    if name in _SINGLE and isinstance(column, np.ndarray) and column.ndim != 1 and len(column):
-        raise ValueError(f"its rows have shape {list(column.shape[1:])}: expected a single value each")
+    check_single(name, column)
     known = c.COLUMNS.get(name)
     if known is None or known.dtype is None or known.dtype == np.object_ or not isinstance(column, np.ndarray):
         return column
     return cast(column, known.dtype)
+
+
+def check_single(name: str, column: Any) -> None:
+    """Checks that rewards, ends and ids have one number a row.
+
+    Raises:
+        ValueError: They don't.
+    """
+    if name not in _SINGLE:
+        return
+    if not isinstance(column, np.ndarray):
+        raise ValueError("its rows have parts: expected a single value each")
+    if column.ndim != 1 and len(column):
+        raise ValueError(f"its rows have shape {list(column.shape[1:])}: expected a single value each")
 
 
 def _fit_space(column: Any, space: gym.Space[Any], is_action: bool) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from polylib.errors import BatchError
-from polylib.offline.checks import cast
+from polylib.offline.checks import cast, check_single
 from polylib.policy import columns as c
 from polylib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
@@ -159,6 +159,7 @@ def _column(name: str, values: Sequence[Any]) -> Any:
             array[:] = values
             return array
         column = _stacked(values)
+        check_single(name, column)
         if known is not None and known.dtype is not None and isinstance(column, np.ndarray):
             return cast(column, known.dtype)
         return column

@@ -217,8 +217,9 @@ def _file_system(url: str) -> tuple[Any, str]:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if isinstance(error, FileNotFoundError):  # fsspec's
-        return "there is no such file"
+    if isinstance(error, FileNotFoundError):  # fsspec's, whatever it was that a driver met with
+        cause = error.__cause__
+        return "there is no such file" if cause is None else _one_line(cause)
     text = " ".join(str(error).split())
     kind = type(error).__name__
     return f"{kind}: {text}" if text else kind

@@ -354,3 +354,19 @@ def test_episodes_of_a_multi_agent_parquet_file(tmp_path):
     batch = MultiAgentBatch({"a": cartpole(3), "b": cartpole(3, eps_id=1)}, 3)
     path = write_parquet(tmp_path, batch)
     assert {(e.key.policy_id, len(e)) for e in episodes_of(open_dataset(path))} == {("a", 3), ("b", 3)}
+
+
+def test_minari_that_loses_whose_episodes_they_are_says_so(minari_root, caplog):
+    convert(DATA / "multi_agent_cartpole", "minari:two-v0")
+    assert "doesn't say which of the policies p0, p1 acted" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "folder"])
+def test_a_conversion_that_fails_leaves_no_half(name, tmp_path):
+    source = write_json(tmp_path / "json", cartpole(3), cartpole(3))
+    with next(source.glob("*.json")).open("a") as file:
+        file.write('{"type": "SampleBatch", "obs": [[1.0]], "actions": [0, 1]}\n')
+    for _ in range(2):
+        with pytest.raises(TraceFormatError, match="line 3, column 'actions'"):
+            convert(source, tmp_path / name)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != source]

@@ -6,6 +6,7 @@ import functools
 import gzip
 import http.server
 import importlib.util
+import socket
 import threading
 import zipfile
 
@@ -173,3 +174,12 @@ def test_signed_addresses_are_files(server):
         assert episodes(JsonReader(f"{url}/{name}?Signature=abc&x=1")) == ids
     with pytest.raises(TraceFileError, match=f"'{url}/nowhere' can't be read: there is no such file$"):
         JsonReader(f"{url}/nowhere?Signature=abc").next()
+
+
+@needs_http
+def test_a_server_that_is_not_there_is_not_taken_for_a_missing_file():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # and nobody listens
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/a.json"
+        with pytest.raises(TraceFileError, match="can't be read: .*onnect"):
+            JsonReader(url).read_all()

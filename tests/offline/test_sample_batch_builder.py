@@ -92,6 +92,14 @@ def test_values_that_do_not_fit_name_the_column_and_are_kept(case):
     assert builder.count == 2
 
 
+@pytest.mark.parametrize("value", [[1.0, 2.0], (1.0, 2.0), {"a": 1.0}], ids=repr)
+def test_rewards_and_ids_are_single_values(value):
+    builder = SampleBatchBuilder()
+    builder.add_values(obs=[1.0], rewards=value)
+    with pytest.raises(BatchError, match="column 'rewards': its rows have .*: expected a single value each"):
+        builder.build_and_reset()
+
+
 def test_nested_rows_need_the_same_parts():
     for rows, text in (([{"a": 1}, {"b": 1}], "the parts 'a'"), ([(1, 2), (1,)], "all have 2 parts")):
         builder = SampleBatchBuilder()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from polylib.offline.json_format import Batch
 from polylib.offline.json_writer import JsonWriter
 from polylib.offline.sources import local_path
 from polylib.offline.spaces_of import noted_spaces, spaces_of
+
+logger = logging.getLogger(__name__)
 
 Space: TypeAlias = gym.Space[Any]
 Encoding = Literal["lists", "lz4", "packed"]
@@ -65,7 +68,7 @@ def convert(
     action_space: gym.Space[Any] | None = None,
     env: str | None = None,
 ) -> Converted:
-    """Writes what a reader of `source` gives into `target`.
+    """Writes what a reader of `source` gives into `target`. If that fails, no files are left of it.
 
     Args:
         source: Traces, Parquet files, `minari:ID` or a Minari folder, an HDF5 file.
@@ -142,9 +145,14 @@ def _to_files(reader: InputReader, path: Path, done: Converted, encoding: str, s
             format="polylib" if encoding == "packed" else "json",
             spaces=(spaces[0], spaces[1]),
         )
-    with writer:
-        for batch in _counted(reader, done):
-            writer.write(batch)
+    try:
+        with writer:
+            for batch in _counted(reader, done):
+                writer.write(batch)
+    except BaseException:  # an interruption, too: half of a data set looks like one
+        for file in writer.files if done.target_format == "json" else [writer.path]:
+            file.unlink(missing_ok=True)
+        raise
 
 
 def _to_minari(reader: InputReader, target: str, done: Converted, spaces: list[Space | None], env: str | None) -> None:
@@ -157,7 +165,16 @@ def _to_minari(reader: InputReader, target: str, done: Converted, spaces: list[S
             "action_space, or the environment's id"
         )
     metadata = {"env": env} if env else {}
-    episodes = episodes_of(_counted(reader, done))
+    policies: set[str] = set()
+    episodes = episodes_of(_noting_policies(_counted(reader, done), policies))
     done.episodes, done.left_out = write_minari(
         episodes, target.removeprefix(PREFIX), observation_space, action_space, **metadata
     )
+    if len(policies) > 1:
+        logger.warning("the Minari data set doesn't say which of the policies %s acted", ", ".join(sorted(policies)))
+
+
+def _noting_policies(batches: Iterator[Batch], policies: set[str]) -> Iterator[Batch]:
+    for batch in batches:
+        policies.update(batch.as_multi_agent().policy_batches)
+        yield batch
