@@ -130,6 +130,11 @@ class Algorithm(TrainableAdapter):
         self.workers = WorkerSet(resolved, self.get_default_policy_class(resolved), logdir)
         if resolved["evaluation_interval"]:
             self._evaluation = Evaluation(self)
+        elif resolved["off_policy_estimation_methods"]:
+            logging.getLogger(__name__).warning(
+                "off_policy_estimation_methods estimate when an algorithm evaluates: no evaluation_interval, no "
+                "estimate"
+            )
         self.callbacks.call("on_algorithm_init", algorithm=self)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:

@@ -209,6 +209,8 @@ class OfflineInput:
 
     def _prepared(self, rows: Columns) -> Iterator[Columns]:
         """What can be learnt from now that these rows are there."""
+        if not count(rows):
+            return
         if not self._needs_stretches:
             yield rows
             return

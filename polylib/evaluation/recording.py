@@ -1,4 +1,4 @@
-"""What traces hold besides the rows that are learnt from: observations and rewards as they were, infos, values, advantages."""
+"""What traces hold besides the rows that are learnt from: what the environment said, values and advantages."""
 
 from __future__ import annotations
 

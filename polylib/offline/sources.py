@@ -219,7 +219,11 @@ def _one_line(error: BaseException) -> str:
         return error.strerror
     if isinstance(error, FileNotFoundError):  # fsspec's, whatever it was that a driver met with
         cause = error.__cause__
-        return "there is no such file" if cause is None else _one_line(cause)
+        status = getattr(cause, "status", None)
+        if cause is None or status == 404:
+            return "there is no such file"
+        # Without the driver's text, which has the whole address.
+        return f"the server answers {status}" if status else _one_line(cause)
     text = " ".join(str(error).split())
     kind = type(error).__name__
     return f"{kind}: {text}" if text else kind

@@ -184,3 +184,12 @@ def test_bad_methods(folder, evaluation, message):
         evaluation["evaluation_config"] = {"input": str(folder / "whole")}
     with pytest.raises(ConfigError, match=message):
         config(**evaluation).build().evaluate()
+
+
+@pytest.mark.parametrize("interval", [None, 1])
+@pytest.mark.parametrize(("framework", "traced"), TORCH)
+def test_without_an_interval_nothing_is_estimated_which_is_said(interval, framework, traced, folder, caplog):
+    evaluation = {"off_policy_estimation_methods": {"wis": {"type": "wis"}}, "evaluation_interval": interval}
+    evaluation["evaluation_config"] = {"input": str(folder / "whole")}
+    config(framework, traced, **evaluation).build().stop()
+    assert ("no evaluation_interval, no estimate" in caplog.text) == (interval is None)

@@ -413,3 +413,9 @@ def test_a_space_that_is_none(tmp_path):
         offline_spaces(config, config)
     with pytest.raises(ConfigError, match="config key 'input': got 3 .int., expected 'sampler', a file"):
         offline_spaces(config.copy().update_from_dict({"input": 3}), config)
+
+
+@pytest.mark.parametrize("algo", ["BC", "MARWIL", "DQN"])
+def test_records_without_rows_are_passed_over(algo):
+    pieces = [episode(size=0), episode(1, end="terminated"), episode(size=0)]
+    assert make(algo, pieces).sample(8)["eps_id"].tolist() == [1] * 8

@@ -370,3 +370,11 @@ def test_a_conversion_that_fails_leaves_no_half(name, tmp_path):
         with pytest.raises(TraceFormatError, match="line 3, column 'actions'"):
             convert(source, tmp_path / name)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != source]
+
+
+def test_a_list_of_several_formats_is_refused(tmp_path):
+    source = write_json(tmp_path / "json", cartpole(3))
+    convert(source, tmp_path / "x.parquet")
+    for inputs in ([source, tmp_path / "x.parquet"], [tmp_path / "x.parquet", source]):
+        with pytest.raises(ConfigError, match="a list of inputs has one format: .*a mix .* takes several"):
+            make_input({"input": inputs})

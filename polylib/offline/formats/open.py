@@ -18,7 +18,11 @@ def detect_format(source: Any) -> str:
     """One of `FORMATS`, by the name of a file, what a folder holds, or the prefix `minari:`."""
     if not isinstance(source, str | os.PathLike):
         items = list(source) if isinstance(source, Sequence) else []
-        return detect_format(items[0]) if items else "json"
+        kinds = {detect_format(item): item for item in items if isinstance(item, str | os.PathLike)}
+        if len(kinds) > 1:
+            text = ", ".join(f"{os.fspath(item)!r} is {kind}" for kind, item in kinds.items())
+            raise ConfigError(f"a list of inputs has one format: {text}; a mix {{source: share}} takes several")
+        return next(iter(kinds), "json")
     name = os.fspath(source)
     if name.startswith("minari:"):
         return "minari"
