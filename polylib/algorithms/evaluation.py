@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
+
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.errors import ConfigError, ConfigTypeError
 from polylib.evaluation.metrics import EpisodeMetrics, summarize_episodes
+from polylib.evaluation.mixed_sources import reads
 from polylib.evaluation.off_policy import OffPolicyEvaluation, check_methods
 from polylib.evaluation.worker_set import WorkerSet
+from polylib.registry import env_name
 
 if TYPE_CHECKING:
     from polylib.algorithms.algorithm import Algorithm
@@ -52,12 +56,32 @@ def check_evaluation(config: AlgorithmConfig) -> None:
         )
     check_methods(config)
     own = evaluation_config(config)
+    given = config["evaluation_config"] or {}
+    source = given.get("input", given.get("input_", "sampler"))
+    if reads(source) and not config["off_policy_estimation_methods"]:
+        raise ConfigError(
+            f"config key 'evaluation_config.input': nobody would read {source!r}: files are for the estimators of "
+            "off_policy_estimation_methods, such as {'is': {'type': 'is'}}; evaluation itself runs episodes"
+        )
     others = config["custom_evaluation_function"] or config["off_policy_estimation_methods"]
     if config["evaluation_interval"] and own["env"] is None and not others:
         raise ConfigError(
             "config key 'evaluation_interval': there is no environment to evaluate in; name one, as "
             "{'evaluation_config': {'env': 'CartPole-v1'}} or --env CartPole-v1, or leave evaluation_interval out"
         )
+
+
+def _shape(space: Any) -> Any:
+    """What networks need of a space: not where its bounds lie."""
+    if isinstance(space, gym.spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return tuple(space.nvec.ravel().tolist())
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _shape(part) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return [_shape(part) for part in space.spaces]
+    return type(space).__name__, space.shape
 
 
 class Evaluation:
@@ -72,9 +96,28 @@ class Evaluation:
         self.config = evaluation_config(algorithm.config)
         self.config.freeze()
         self.workers = WorkerSet(self.config, algorithm.get_default_policy_class(self.config))
+        try:
+            self._check_spaces()
+        except BaseException:
+            self.workers.stop()
+            raise
         self.off_policy: OffPolicyEvaluation | None = None
         if algorithm.config["off_policy_estimation_methods"]:
             self.off_policy = OffPolicyEvaluation(algorithm.config, algorithm.workers.local_worker().get_policy)
+
+    def _check_spaces(self) -> None:
+        """Evaluation's environment must be one that the policy can act in."""
+        trained = self.algorithm.get_policy()
+        own = self.workers.local_worker().get_policy()
+        for what, has, needs in (
+            ("observation", own.observation_space, trained.observation_space),
+            ("action", own.action_space, trained.action_space),
+        ):
+            if _shape(has) != _shape(needs):
+                raise ConfigError(
+                    f"config key 'evaluation_config.env': {env_name(self.config['env'])} has the {what} space {has}, "
+                    f"and the policy learns for {needs}: evaluate in an environment with the spaces of training"
+                )
 
     def start(self, seconds: float | None = None) -> Callable[[], dict[str, Any]]:
         """Hands over the current weights and begins to evaluate them.

@@ -8,9 +8,11 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
+from backends import needs_torch
 from fakes import BrokenEnv, MatchEnv, small_ppo
 from modes import FAST_MODE_PARAMS, MODE_PARAMS
 
+from polylib.algorithms.evaluation import check_evaluation
 from polylib.algorithms.ppo import PPOConfig
 from polylib.callbacks import DefaultCallbacks
 from polylib.errors import ConfigError, EnvError
@@ -366,3 +368,18 @@ def test_an_environment_that_breaks_while_it_is_evaluated(build):
     Fragile.mended = True
     result = algo.train()
     assert math.isfinite(result["episode_reward_mean"]) and result["evaluation"]["episodes_this_iter"] == 2
+
+
+@needs_torch
+def test_an_environment_that_the_policy_cannot_act_in(build):
+    message = r"'evaluation_config.env': Pendulum-v1 has the observation space .*and the policy learns for Box"
+    with pytest.raises(ConfigError, match=message):
+        build("CartPole-v1", evaluation_interval=1, evaluation_config={"env": "Pendulum-v1"})
+
+
+@pytest.mark.parametrize("key", ["input", "input_"])
+def test_an_evaluation_input_that_nobody_reads(key):
+    config = PPOConfig().environment("CartPole-v1").evaluation(evaluation_config={key: "/no/such"})
+    with pytest.raises(ConfigError, match="'evaluation_config.input': nobody would read '/no/such'"):
+        check_evaluation(config)
+    check_evaluation(config.copy().evaluation(evaluation_config={key: "sampler"}))
