@@ -55,6 +55,13 @@ def check_evaluation(config: AlgorithmConfig) -> None:
             "evaluation_parallel_to_training=True"
         )
     check_methods(config)
+    for name, settings in config["off_policy_estimation_methods"].items():
+        model = (settings.get("q_model_config") or {}).get("model")
+        try:
+            AlgorithmConfig().update_from_dict({"model": model or {}})
+        except ConfigError as error:
+            key = f"off_policy_estimation_methods.{name}.q_model_config"
+            raise type(error)(f"config key {key!r}: {error}") from None
     own = evaluation_config(config)
     given = config["evaluation_config"] or {}
     source = given.get("input", given.get("input_", "sampler"))

@@ -268,6 +268,8 @@ class OfflineInput:
 
     def _only_batch(self, record: Batch) -> SampleBatch:
         batches = record.as_multi_agent().policy_batches
+        if not batches:
+            return SampleBatch()  # a record of nobody's steps is passed over, as one without rows is
         if len(batches) != 1:
             raise OfflineError(
                 f"the input {self.source!r}: a record holds experience of {len(batches)} policies "

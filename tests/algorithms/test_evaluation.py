@@ -383,3 +383,12 @@ def test_an_evaluation_input_that_nobody_reads(key):
     with pytest.raises(ConfigError, match="'evaluation_config.input': nobody would read '/no/such'"):
         check_evaluation(config)
     check_evaluation(config.copy().evaluation(evaluation_config={key: "sampler"}))
+
+
+def test_a_misspelt_key_of_an_estimators_network():
+    methods = {"a": {"type": "dm", "q_model_config": {"model": {"fcnet_hidden": [2]}}}}
+    config = PPOConfig().environment("CartPole-v1").evaluation(
+        off_policy_estimation_methods=methods, evaluation_config={"input": "traces"}
+    )
+    with pytest.raises(ConfigError, match=r"methods.a.q_model_config': .*'model.fcnet_hidden'. Did you mean 'fcnet_h"):
+        check_evaluation(config)

@@ -180,6 +180,12 @@ def test_experience_of_several_policies():
     assert make("BC", [MultiAgentBatch({"red": episode()}, 4)]).sample(4).count == 4
 
 
+@pytest.mark.parametrize("name", ["BC", "MARWIL", "DQN"])
+def test_records_of_nobody_are_passed_over(name):
+    batch = make(name, [MultiAgentBatch({}, 3), episode(end="terminated"), episode()[:0]]).sample(8)
+    assert values(batch, "t") == [0, 1, 2, 3] * 2
+
+
 def test_a_reader_that_ends():
     found = make("BC", [episode()], loop=False)
     found.sample(4)
