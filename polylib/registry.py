@@ -29,36 +29,46 @@ class EnvStore(Protocol):
         """What a name stands for, or None."""
 
 
-class ModelStore(Protocol):
-    """Where registered models are kept for other processes."""
+class Store(Protocol):
+    """Where registered models or inputs are kept for other processes."""
 
-    def put(self, name: str, model: Any) -> None:
+    def put(self, name: str, value: Any) -> None:
         """Keeps what a name stands for."""
 
     def find(self, name: str) -> Any:
         """What a name stands for, or None."""
 
 
+class _Shelf(dict[str, Any]):
+    """What was registered under which name, here and in the stores that were added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stores: list[Store] = []
+
+    def put(self, name: str, value: Any) -> None:
+        self[name] = value
+        for store in self.stores:
+            store.put(name, value)
+
+    def add_store(self, store: Store) -> None:
+        if store not in self.stores:
+            self.stores.append(store)
+        for name, value in self.items():
+            store.put(name, value)
+
+    def find(self, name: Any) -> Any:
+        if not isinstance(name, str):
+            return None
+        found = [self.get(name), *(store.find(name) for store in self.stores)]
+        return next((value for value in found if value is not None), None)
+
+
 InputCreator = Callable[[Any], Any]
-
-
-class InputStore(Protocol):
-    """Where registered inputs are kept for other processes."""
-
-    def put(self, name: str, creator: InputCreator) -> None:
-        """Keeps what a name stands for."""
-
-    def find(self, name: str) -> InputCreator | None:
-        """What a name stands for, or None."""
-
-
 _envs: dict[str, EnvCreator] = {}
 _action_dists: dict[str, Callable[..., Any]] = {}
-_models: dict[str, Any] = {}
-_inputs: dict[str, InputCreator] = {}
+_models, _inputs = _Shelf(), _Shelf()
 _stores: list[EnvStore] = []
-_model_stores: list[ModelStore] = []
-_input_stores: list[InputStore] = []
 
 
 def register_env(name: str, creator: EnvCreator) -> None:
@@ -117,17 +127,12 @@ def register_model(name: str, model: Any) -> None:
     """
     if not callable(model):
         raise ConfigTypeError(f"register_model({name!r}): expected a factory, a class or a model, got {model!r}")
-    _models[name] = model
-    for store in _model_stores:
-        store.put(name, model)
+    _models.put(name, model)
 
 
-def add_model_store(store: ModelStore) -> None:
+def add_model_store(store: Store) -> None:
     """Puts every model registered now and later into `store`, and finds there what isn't registered here."""
-    if store not in _model_stores:
-        _model_stores.append(store)
-    for name, model in _models.items():
-        store.put(name, model)
+    _models.add_store(store)
 
 
 def register_input(name: str, creator: InputCreator) -> None:
@@ -145,33 +150,22 @@ def register_input(name: str, creator: InputCreator) -> None:
     """
     if not callable(creator):
         raise ConfigTypeError(f"register_input({name!r}): the creator must be callable, got {creator!r}")
-    _inputs[name] = creator
-    for store in _input_stores:
-        store.put(name, creator)
+    _inputs.put(name, creator)
 
 
-def add_input_store(store: InputStore) -> None:
+def add_input_store(store: Store) -> None:
     """Puts every input registered now and later into `store`, and finds there what isn't registered here."""
-    if store not in _input_stores:
-        _input_stores.append(store)
-    for name, creator in _inputs.items():
-        store.put(name, creator)
+    _inputs.add_store(store)
 
 
 def registered_input(name: Any) -> InputCreator | None:
     """What an input was registered as, here or in the process that started this one; None for others."""
-    if not isinstance(name, str):
-        return None
-    found = [_inputs.get(name), *(store.find(name) for store in _input_stores)]
-    return next((creator for creator in found if creator is not None), None)
+    return _inputs.find(name)
 
 
 def registered_model(name: Any) -> Any:
     """What a model was registered as, here or in the process that started this one; None for others."""
-    if not isinstance(name, str):
-        return None
-    found = [_models.get(name), *(store.find(name) for store in _model_stores)]
-    return next((model for model in found if model is not None), None)
+    return _models.find(name)
 
 
 def named_model(name: str) -> Any:

@@ -160,8 +160,7 @@ class Kept(dict):
 
 
 def test_models_registered_before_and_after_are_in_a_store(monkeypatch):
-    monkeypatch.setattr(registry, "_models", {})
-    monkeypatch.setattr(registry, "_model_stores", [])
+    monkeypatch.setattr(registry, "_models", registry._Shelf())
     polylib.register_model("before", ScriptEnv)
     store = Kept(elsewhere=MatchEnv)
     registry.add_model_store(store)
@@ -172,8 +171,7 @@ def test_models_registered_before_and_after_are_in_a_store(monkeypatch):
 
 
 def test_inputs_registered_before_and_after_are_in_a_store(monkeypatch):
-    monkeypatch.setattr(registry, "_inputs", {})
-    monkeypatch.setattr(registry, "_input_stores", [])
+    monkeypatch.setattr(registry, "_inputs", registry._Shelf())
     polylib.register_input("before", ScriptEnv)
     store = Kept(elsewhere=MatchEnv)
     registry.add_input_store(store)
@@ -189,8 +187,7 @@ def test_tunes_registry_keeps_inputs(monkeypatch):
 
     from polylib.algorithms import trainable
 
-    monkeypatch.setattr(registry, "_inputs", {})
-    monkeypatch.setattr(registry, "_input_stores", [])
+    monkeypatch.setattr(registry, "_inputs", registry._Shelf())
     registry.add_input_store(trainable._TUNE_INPUTS)
     polylib.register_input("of a test", lambda context: [context])
     registry._inputs.clear()

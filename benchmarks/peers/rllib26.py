@@ -12,7 +12,7 @@ from protocol import Case, serve
 class OffPolicy(Case):
     """Iterations after learning has started; what is counted are updates."""
 
-    def __init__(self, config: Any, mode: str, steps: int, every: int) -> None:
+    def __init__(self, config: Any, mode: str, steps: int) -> None:
         import ray
 
         ray.init(
@@ -41,7 +41,6 @@ class OffPolicy(Case):
             .reporting(min_sample_timesteps_per_iteration=steps, min_time_s_per_iteration=0)
             .build()
         )
-        self.every = every
         while self.algo._counters["num_env_steps_sampled"] < 500 + steps:
             self.algo.train()
 
@@ -95,7 +94,7 @@ class DQN(OffPolicy):
                 exploration_config={"type": "EpsilonGreedy", "initial_epsilon": epsilon, "final_epsilon": epsilon}
             )
         )
-        super().__init__(config, mode, steps, every)
+        super().__init__(config, mode, steps)
 
 
 class SAC(OffPolicy):
@@ -111,7 +110,7 @@ class SAC(OffPolicy):
             .rollouts(num_rollout_workers=0, rollout_fragment_length=1)
             .training(q_model_config=nets, policy_model_config=nets, train_batch_size=batch)
         )
-        super().__init__(config, mode, steps, 1)
+        super().__init__(config, mode, steps)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ ROWS = [
 class OffPolicy(Case):
     """Iterations after learning has started; what is counted are updates."""
 
-    def __init__(self, config: Any, mode: str, steps: int, every: int) -> None:
+    def __init__(self, config: Any, mode: str, steps: int) -> None:
         framework, traced = MODES[mode]
         self.algo = (
             config.framework(framework, eager_tracing=traced)
@@ -74,7 +74,6 @@ class OffPolicy(Case):
             .reporting(min_sample_timesteps_per_iteration=steps, min_time_s_per_iteration=0)
             .build()
         )
-        self.every = every
         while not self.algo.get_policy().num_updates:
             self.algo.train()
 
@@ -121,7 +120,7 @@ class DQN(OffPolicy):
             )
             .exploration(exploration_config={"initial_epsilon": epsilon, "final_epsilon": epsilon})
         )
-        super().__init__(config, mode, steps, every)
+        super().__init__(config, mode, steps)
 
 
 class SAC(OffPolicy):
@@ -137,4 +136,4 @@ class SAC(OffPolicy):
             .rollouts(rollout_fragment_length=1)
             .training(q_model_config=nets, policy_model_config=nets, train_batch_size=batch)
         )
-        super().__init__(config, mode, steps, 1)
+        super().__init__(config, mode, steps)

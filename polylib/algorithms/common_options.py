@@ -7,6 +7,7 @@ whose feature this version lacks: leaving it at its default is fine, anything el
 from __future__ import annotations
 
 from polylib.algorithms.options import (
+    ACTIVATIONS,
     Option,
     anything,
     boolean,
@@ -43,11 +44,10 @@ GROUPS = (
     "experimental",
 )
 
-_ACTIVATIONS = ("tanh", "relu", "elu", "silu", "swish", "gelu", "sigmoid", "softplus", "linear", None)
 
 MODEL_OPTIONS = (
     Option("fcnet_hiddens", "model", [256, 256], sizes(), "Sizes of the fully connected hidden layers."),
-    Option("fcnet_activation", "model", "tanh", choice(*_ACTIVATIONS), "Activation of the hidden layers."),
+    Option("fcnet_activation", "model", "tanh", choice(*ACTIVATIONS, None), "Activation of the hidden layers."),
     Option(
         "fcnet_weights_initializer",
         "model",
@@ -67,9 +67,9 @@ MODEL_OPTIONS = (
     Option("free_log_std", "model", False, boolean(), "Log-std as a free variable, not a network output."),
     Option("no_final_linear", "model", False, boolean(), "The last hidden layer is the output."),
     Option("conv_filters", "model", None, anything(), "Convolutions as [channels, kernel, stride]."),
-    Option("conv_activation", "model", "relu", choice(*_ACTIVATIONS), "Activation of convolutions."),
+    Option("conv_activation", "model", "relu", choice(*ACTIVATIONS, None), "Activation of convolutions."),
     Option("post_fcnet_hiddens", "model", [], sizes(), "Layers after `fcnet_hiddens` and the convolutions."),
-    Option("post_fcnet_activation", "model", "relu", choice(*_ACTIVATIONS), "Their activation."),
+    Option("post_fcnet_activation", "model", "relu", choice(*ACTIVATIONS, None), "Their activation."),
     Option(
         "post_fcnet_weights_initializer", "model", None, initializer(), "First weights of those layers."
     ),

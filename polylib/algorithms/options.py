@@ -18,6 +18,8 @@ from polylib.models.initializers import canonical
 from polylib.schedules import make_schedule
 
 Check = Callable[[Any], Any]
+#: Activations by name, as all configs take them.
+ACTIVATIONS = ("tanh", "relu", "elu", "silu", "swish", "gelu", "sigmoid", "softplus", "linear")
 
 
 @dataclass(frozen=True)

@@ -77,3 +77,22 @@ class ReplayObjective(Objective):
     def postprocess(self, fragment: Fragment) -> SampleBatch:
         """Folds `n_step` rewards into each row; `discounts` are each row's own `gamma^k`."""
         return replayed_rows(fragment, self.config["gamma"], self.config["n_step"])
+
+
+class StochasticObjective(ReplayObjective):
+    """One whose policy is a distribution; a subclass says its `dist_inputs`."""
+
+    def act(
+        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Samples from the policy's distribution."""
+        dist_inputs = self.dist_inputs(ops, nets, inputs)
+        actions, raw = self.exploration.actions(ops, dist_inputs, noise, c)
+        logp = self.dist.logp(ops, dist_inputs, actions, None if self.exploration.random else raw)
+        return {"actions": actions, "action_logp": logp, "action_dist_inputs": dist_inputs}
+
+    def choose(
+        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """The same actions."""
+        return {"actions": self.exploration.actions(ops, self.dist_inputs(ops, nets, inputs), noise, c)[0]}

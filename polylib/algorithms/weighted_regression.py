@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium as gym
 
 from polylib.algorithms.critics import allowed_actions
-from polylib.algorithms.options import Option, boolean, choice, number, sizes
-from polylib.algorithms.replay_objective import ReplayObjective, huber
+from polylib.algorithms.options import ACTIVATIONS, Option, boolean, choice, number, sizes
+from polylib.algorithms.replay_objective import StochasticObjective, huber
 from polylib.errors import ConfigError
 from polylib.models.custom import CustomNetwork
 from polylib.models.default_networks import actor_network, critic_network
@@ -20,20 +20,18 @@ from polylib.models.spaces import mask_column
 from polylib.policy.objective import Group, PolicySpec
 from polylib.policy.ops import Array
 
-_ACTIVATIONS = ("tanh", "relu", "elu", "silu", "swish", "gelu", "sigmoid", "softplus", "linear")
-
 REGRESSION_OPTIONS: tuple[Option, ...] = (
     Option("twin_q", "training", True, boolean(), "Two Q networks, of which the lower value counts."),
     Option("actor_hiddens", "training", [256, 256], sizes(), "Hidden layers of the policy."),
-    Option("actor_hidden_activation", "training", "relu", choice(*_ACTIVATIONS), "Their activation."),
+    Option("actor_hidden_activation", "training", "relu", choice(*ACTIVATIONS), "Their activation."),
     Option("critic_hiddens", "training", [256, 256], sizes(), "Hidden layers of the networks that judge."),
-    Option("critic_hidden_activation", "training", "relu", choice(*_ACTIVATIONS), "Their activation."),
+    Option("critic_hidden_activation", "training", "relu", choice(*ACTIVATIONS), "Their activation."),
     Option("actor_lr", "training", 3e-4, number(0), "Learning rate of the policy."),
     Option("critic_lr", "training", 3e-4, number(0), "Learning rate of the Q networks."),
 )
 
 
-class WeightedRegression(ReplayObjective):
+class WeightedRegression(StochasticObjective):
     """A policy, Q networks and their targets; a subclass says what logged actions weigh, and writes `losses`.
 
     Box actions are normal, with means in [-1, 1] where the Box has bounds, and deviations that don't depend on the
@@ -109,21 +107,6 @@ class WeightedRegression(ReplayObjective):
     def logits(self, network: Any, inputs: Mapping[str, Array]) -> Array:
         """What a policy network says."""
         return network(inputs)["logits"]
-
-    def act(
-        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """Samples from the policy's distribution."""
-        dist_inputs = self.dist_inputs(ops, nets, inputs)
-        actions, raw = self.exploration.actions(ops, dist_inputs, noise, c)
-        logp = self.dist.logp(ops, dist_inputs, actions, None if self.exploration.random else raw)
-        return {"actions": actions, "action_logp": logp, "action_dist_inputs": dist_inputs}
-
-    def choose(
-        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """The same actions."""
-        return {"actions": self.exploration.actions(ops, self.dist_inputs(ops, nets, inputs), noise, c)[0]}
 
     # --- learning
 

@@ -21,8 +21,7 @@ def examples(*sections: str) -> list[str]:
 
 def test_the_examples_of_writing_and_reading_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_inputs", {})
-    monkeypatch.setattr(registry, "_input_stores", [])
+    monkeypatch.setattr(registry, "_inputs", registry._Shelf())
     codes = examples("Writing", "Reading")
     assert len(codes) == 4
     names: dict[str, object] = {}

@@ -40,8 +40,7 @@ def all_of(reader) -> list[int]:
 
 @pytest.fixture
 def own_inputs(monkeypatch):
-    monkeypatch.setattr(registry, "_inputs", {})
-    monkeypatch.setattr(registry, "_input_stores", [])
+    monkeypatch.setattr(registry, "_inputs", registry._Shelf())
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

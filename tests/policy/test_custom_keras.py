@@ -33,8 +33,7 @@ in_all_modes = pytest.mark.parametrize(("framework", "traced"), mode_params(TF_M
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
-    monkeypatch.setattr(registry, "_models", {})
-    monkeypatch.setattr(registry, "_model_stores", [])
+    monkeypatch.setattr(registry, "_models", registry._Shelf())
 
 
 def custom(model, **config):
@@ -804,8 +803,7 @@ def test_a_registered_model_is_found_again(tmp_path, monkeypatch):
         path = algo.save(str(tmp_path / "saved")).checkpoint.path
         expected = values(algo.get_policy())
     np.testing.assert_array_equal(values(polylib.load_policy(path, "tf2")), expected)
-    monkeypatch.setattr(registry, "_models", {})  # as in another process
-    monkeypatch.setattr(registry, "_model_stores", [])
+    monkeypatch.setattr(registry, "_models", registry._Shelf())  # as in another process
     for load in (lambda: polylib.load_policy(path, "tf2"), lambda: polylib.Algorithm.from_checkpoint(path)):
         with pytest.raises(CheckpointError, match=r"its network is 'mine', which isn't registered here: call polylib"):
             load()

@@ -34,8 +34,7 @@ OUTPUTS = {"logits": 3, "value": 1}
 
 @pytest.fixture(autouse=True)
 def own_registry(monkeypatch):
-    monkeypatch.setattr(registry, "_models", {})
-    monkeypatch.setattr(registry, "_model_stores", [])
+    monkeypatch.setattr(registry, "_models", registry._Shelf())
 
 
 def custom(model, obs_space=BOX, action_space=DISCRETE, seed=0, config=None, **settings):

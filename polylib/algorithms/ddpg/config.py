@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from polylib.algorithms.options import Option, boolean, choice, integer, number, sizes
+from polylib.algorithms.options import ACTIVATIONS, Option, boolean, choice, integer, number, sizes
 from polylib.algorithms.replay_options import REPLAY_OPTIONS, ReplayConfig
-
-_ACTIVATIONS = ("tanh", "relu", "elu", "silu", "swish", "gelu", "sigmoid", "softplus", "linear")
 
 
 class DDPGConfig(ReplayConfig):
@@ -27,9 +25,9 @@ class DDPGConfig(ReplayConfig):
         Option("target_noise", "training", 0.2, number(0), "Its standard deviation, in units of half the range."),
         Option("target_noise_clip", "training", 0.5, number(0), "Its largest size."),
         Option("actor_hiddens", "training", [400, 300], sizes(), "Hidden layers of the policy."),
-        Option("actor_hidden_activation", "training", "relu", choice(*_ACTIVATIONS), "Their activation."),
+        Option("actor_hidden_activation", "training", "relu", choice(*ACTIVATIONS), "Their activation."),
         Option("critic_hiddens", "training", [400, 300], sizes(), "Hidden layers of the Q networks."),
-        Option("critic_hidden_activation", "training", "relu", choice(*_ACTIVATIONS), "Their activation."),
+        Option("critic_hidden_activation", "training", "relu", choice(*ACTIVATIONS), "Their activation."),
         Option("actor_lr", "training", 1e-3, number(0), "Learning rate of the policy."),
         Option("critic_lr", "training", 1e-3, number(0), "Learning rate of the Q networks."),
         Option("use_huber", "training", False, boolean(), "Huber loss of TD errors."),

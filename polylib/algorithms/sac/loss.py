@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from polylib.algorithms.critics import allowed_actions, lowest
-from polylib.algorithms.replay_objective import ReplayObjective
+from polylib.algorithms.replay_objective import StochasticObjective
 from polylib.algorithms.sac.config import MODEL, RATES
 from polylib.errors import ConfigError
 from polylib.models.custom import CustomNetwork
@@ -48,7 +48,7 @@ class Parts:
     entropy: Array
 
 
-class SACObjective(ReplayObjective):
+class SACObjective(StochasticObjective):
     """SAC: a stochastic policy that maximises return and entropy, one or two Q functions, and the entropy's weight."""
 
     acting = ("policy",)
@@ -130,21 +130,6 @@ class SACObjective(ReplayObjective):
     def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
         """The policy's outputs, masked."""
         return self.dist.mask(ops, nets["policy"](inputs)["logits"], inputs.get("action_mask"))
-
-    def act(
-        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """Samples from the policy's distribution."""
-        dist_inputs = self.dist_inputs(ops, nets, inputs)
-        actions, raw = self.exploration.actions(ops, dist_inputs, noise, c)
-        logp = self.dist.logp(ops, dist_inputs, actions, None if self.exploration.random else raw)
-        return {"actions": actions, "action_logp": logp, "action_dist_inputs": dist_inputs}
-
-    def choose(
-        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """The same actions."""
-        return {"actions": self.exploration.actions(ops, self.dist_inputs(ops, nets, inputs), noise, c)[0]}
 
     # --- learning
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from polylib.errors import FrameworkError
 from polylib.offline.errors import TraceFileError
-from polylib.offline.formats.pieces import PieceReader, split_episodes
+from polylib.offline.formats.pieces import PieceReader
+from polylib.offline.segments import segment_ends
 from polylib.offline.sources import local_path
 from polylib.policy import columns as c
 from polylib.policy.sample_batch import SampleBatch
@@ -81,7 +82,8 @@ class Hdf5Reader(PieceReader):
             if name in self._file:
                 cut |= self._column(name, rows).astype(np.bool_)
         self._ended = {c.TERMINATEDS: terminated, c.TRUNCATEDS: cut & ~terminated}
-        self._episodes = split_episodes(terminated | cut)
+        ends = segment_ends(self._ended).tolist()
+        self._episodes = list(zip([0, *ends[:-1]], ends, strict=True))
         self._total = len(self._episodes)
 
     def _column(self, name: str, rows: int) -> np.ndarray:

@@ -148,15 +148,3 @@ class PieceReader(InputReader):
                 raise TraceFormatError(f"{where}, column {name!r}: renamed to {new!r}, of which there is one already")
             renamed[new] = column
         return renamed
-
-
-def split_episodes(ends: np.ndarray) -> list[tuple[int, int]]:
-    """The first row and the one after the last of each episode.
-
-    Args:
-        ends: In which rows an episode ended, `[B] bool`; what follows the last end is one more episode.
-    """
-    stops = (np.flatnonzero(ends) + 1).tolist()
-    if len(ends) and (not stops or stops[-1] != len(ends)):
-        stops.append(len(ends))
-    return list(zip([0, *stops[:-1]], stops, strict=True))
