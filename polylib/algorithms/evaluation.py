@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -13,6 +13,7 @@ from polylib.evaluation.metrics import EpisodeMetrics, summarize_episodes
 from polylib.evaluation.mixed_sources import reads
 from polylib.evaluation.off_policy import OffPolicyEvaluation, check_methods
 from polylib.evaluation.worker_set import WorkerSet
+from polylib.offline.estimators.registry import parse_methods
 from polylib.registry import env_name
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ def check_evaluation(config: AlgorithmConfig) -> None:
             "evaluation_parallel_to_training=True"
         )
     check_methods(config)
-    for name, settings in config["off_policy_estimation_methods"].items():
-        model = (settings.get("q_model_config") or {}).get("model")
+    for name, (_, settings) in parse_methods(config["off_policy_estimation_methods"]).items():
+        network = settings.get("q_model_config")
+        model = network.get("model") if isinstance(network, Mapping) else None  # anything else the method refuses
         try:
             AlgorithmConfig().update_from_dict({"model": model or {}})
         except ConfigError as error:

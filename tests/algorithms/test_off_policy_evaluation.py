@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -193,3 +194,19 @@ def test_without_an_interval_nothing_is_estimated_which_is_said(interval, framew
     evaluation["evaluation_config"] = {"input": str(folder / "whole")}
     config(framework, traced, **evaluation).build().stop()
     assert ("no evaluation_interval, no estimate" in caplog.text) == (interval is None)
+
+
+@pytest.mark.parametrize(
+    ("network", "told"),
+    [
+        ({"model": {"fcnet_hidens": [8]}}, "methods.dm.q_model_config': unknown config key 'model.fcnet_hidens'"),
+        ({"model": "big"}, "methods.dm.q_model_config': config key 'model': got 'big'"),
+        ("big", "q_model_config='big', expected a dict of settings"),
+    ],
+)
+def test_keys_of_an_estimators_network(folder, network, told):
+    """Wrong ones are refused before anything is trained, beside a method that is given by its bare name."""
+    methods = {"is": "is", "dm": {"type": "dm", "q_model_config": network}}
+    own = {"input": str(folder / "whole")}
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        config(evaluation_interval=1, off_policy_estimation_methods=methods, evaluation_config=own).build()
