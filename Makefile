@@ -5,6 +5,7 @@
 #   make check    lint, types and fast tests: what a change must pass
 #   make bench    beside RLlib and Stable-Baselines3, after `make peers`     (ROW=... some rows, BENCH_ARGS=--quick)
 #
+#   JOBS=N        tests in N processes (2; about 4 GB of memory each)
 #   VENV=DIR      another place for the virtual environment
 #   PYTHON=EXE    the Python that makes it (3.11 to 3.13, the versions that constraints.txt is for)
 #   EXTRAS=...    which extras of setup.cfg go into it
@@ -17,6 +18,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.polylib-installed
 ARGS ?= --algo PPO --env CartPole-v1 --stop '{"episode_reward_mean": 150}'
 PYTEST_ARGS ?=
+JOBS ?= 2
 ROW ?=
 BENCH_ARGS ?=
 # By its exact version and first: the later step then keeps the build (CPU or CUDA) that is there.
@@ -44,7 +46,7 @@ train: $(STAMP)
 	@$(PY) bin/train $(ARGS)
 
 test: $(STAMP)
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
 learn: $(STAMP)
 	@$(PY) -m pytest -m learning $(PYTEST_ARGS)

@@ -68,6 +68,14 @@ def block_import(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return block
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `-n 2` a file stays in one process, and all that shares the one Ray with it."""
+    files = {str(item.path) for item in items if "ray_session" in getattr(item, "fixturenames", ())}
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("ray" if str(item.path) in files else str(item.path.name)))
+
+
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """One Ray for the whole run: starting it takes seconds."""

@@ -521,7 +521,6 @@ def test_by_name(build, tmp_path, monkeypatch):
         ("fakes", "can't import 'fakes' as 'module:Class'"),
         ("", "can't import '' as 'module:Class'"),
     ],
-    ids=repr,
 )
 def test_what_is_no_callbacks_class(value, said):
     """Said when the key is set, on every path."""

@@ -84,6 +84,9 @@ def test_uniform_bounds_are_one_number():
 class OwnSpace(gym.Space):
     """Nobody else knows it."""
 
+    def __repr__(self):
+        return "OwnSpace()"
+
 
 @pytest.mark.parametrize("space", [S.Text(3), S.Sequence(S.Discrete(2)), OwnSpace(), S.Tuple([OwnSpace()])], ids=repr)
 def test_unknown_kinds(space):
