@@ -2,6 +2,7 @@
 
     python benchmarks/traces.py                          polylib alone
     python benchmarks/traces.py --rllib PYTHON           the same batches through RLlib too, window by window in turn
+    python benchmarks/traces.py --large 5                memory and speed over 5 GB of lists, beside the disk's own
 
 PYTHON is that of a virtual environment with `torch==2.13.0 "ray[rllib]==2.60.0" lz4`. Every figure is the median of
 the windows. Files go to a temporary folder (`--folder`), so the disk's own speed is part of what is measured.
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peers.protocol import resident_mb
 
 from polylib.offline import JsonReader, JsonWriter
 from polylib.policy.sample_batch import SampleBatch
@@ -132,15 +134,62 @@ def report(name: str, ours: list[tuple[float, float]], theirs: list[tuple[float,
     return line
 
 
+def cold(files: list[Path]) -> None:
+    """Has the system forget what it keeps of files, so that the disk is read."""
+    for file in files:
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def large(folder: Path, size: float) -> None:
+    """Prints speed and memory over a folder of `size` GB."""
+    batch, _, settings = CASES["cartpole x1000, lists"]
+    with JsonWriter(folder, max_file_size=256_000_000, **settings) as writer:
+        writer.write(batch)
+        line = sum(file.stat().st_size for file in folder.iterdir())
+        for _ in range(int(size * 1e9 / line)):
+            writer.write(batch)
+    files = sorted(folder.iterdir())
+    total = sum(file.stat().st_size for file in files)
+    for what in ("disk", "page cache"):
+        if what == "disk":
+            cold(files)
+        start = time.perf_counter()
+        for file in files:
+            with file.open("rb", buffering=0) as opened:
+                while opened.read(1 << 20):
+                    continue
+        print(f"bytes from the {what:10}  {total / (time.perf_counter() - start) / 1e6:9,.0f} MB/s", flush=True)
+    for what in ("disk", "page cache"):
+        if what == "disk":
+            cold(files)
+        start, cpu, rows, sizes = time.perf_counter(), time.process_time(), 0, []
+        for i, read in enumerate(JsonReader(folder)):
+            rows += len(read)
+            if i % 500 == 0:
+                sizes.append(resident_mb())
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        print(
+            f"rows from the {what:10}  {total / seconds / 1e6:9,.0f} MB/s  {rows / seconds:9,.0f} rows/s  "
+            f"{rows / cpu:9,.0f} rows/CPU s  "
+            f"memory {sizes[0]:.0f} MB, {min(sizes[1:]):.0f} to {max(sizes[1:]):.0f} later",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rllib", metavar="PYTHON", help="the Python of an environment with ray[rllib]")
     parser.add_argument("--windows", type=int, default=7)
     parser.add_argument("--folder", help="where the files go (default: a temporary folder)")
+    parser.add_argument("--large", type=float, metavar="GB", help="one folder of that size, and nothing else")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         root = Path(name)
+        if arguments.large:
+            return large(root, arguments.large)
         peer = Peer(arguments.rllib, root) if arguments.rllib else None
         for case, (batch, times, settings) in CASES.items():
             if arguments.only not in case:

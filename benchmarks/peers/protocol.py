@@ -20,6 +20,10 @@ from typing import Any
 
 _PACKAGES = ("polylib", "ray", "stable-baselines3", "torch", "tensorflow", "keras", "tf-keras", "numpy", "gymnasium")
 
+#: RLlib's TensorFlow sessions take 2 threads in workers and 8 beside them by default.
+_SESSION = {"intra_op_parallelism_threads": 1, "inter_op_parallelism_threads": 1}
+ONE_THREAD = {"tf_session_args": _SESSION, "local_tf_session_args": _SESSION}
+
 
 class Case:
     """Something to time. Subclasses prepare it in `__init__`, which takes the row's settings and isn't timed."""

@@ -8,7 +8,18 @@ import tempfile
 import time
 from typing import Any
 
-from protocol import Calls, Case, ImportTime, Memory, TimeToReward, json_traces, resident_mb, serve, transitions
+from protocol import (
+    ONE_THREAD,
+    Calls,
+    Case,
+    ImportTime,
+    Memory,
+    TimeToReward,
+    json_traces,
+    resident_mb,
+    serve,
+    transitions,
+)
 
 ENV = "CartPole-v1"
 
@@ -30,7 +41,7 @@ def config(mode: str, workers: int = 0, envs: int = 1, env: str = ENV, **trainin
         PPOConfig()
         .api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
         .environment(env)
-        .framework(framework, eager_tracing=eager_tracing)
+        .framework(framework, eager_tracing=eager_tracing, **ONE_THREAD)
         .env_runners(num_env_runners=workers, num_envs_per_env_runner=envs, rollout_fragment_length="auto")
         .resources(num_gpus=0)
         .debugging(log_level="ERROR", seed=0)
@@ -304,7 +315,7 @@ class BC(Case):
             BCConfig()
             .api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)
             .environment("CartPole-v1")
-            .framework(framework.framework_str, eager_tracing=framework.eager_tracing)
+            .framework(framework.framework_str, eager_tracing=framework.eager_tracing, **ONE_THREAD)
             .offline_data(input_=self.folder.name)
             .env_runners(num_env_runners=0, rollout_fragment_length=rows)
             .training(train_batch_size=rows)

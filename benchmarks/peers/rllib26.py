@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from protocol import Case, serve
+from protocol import ONE_THREAD, Case, serve
 
 
 class OffPolicy(Case):
@@ -34,7 +34,7 @@ class OffPolicy(Case):
             tf1, _, _ = try_import_tf()
             tf1.enable_eager_execution()
         self.algo = (
-            config.framework(framework, eager_tracing=traced)
+            config.framework(framework, eager_tracing=traced, **ONE_THREAD)
             .resources(num_gpus=0)
             .debugging(log_level="ERROR", seed=0)
             .training(num_steps_sampled_before_learning_starts=500)
