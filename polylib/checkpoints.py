@@ -97,6 +97,27 @@ def write_checkpoint(
     return target
 
 
+def without_arrays(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
+    """A state without its arrays, which go into `arrays` under names that begin with `name`."""
+    if isinstance(value, np.ndarray):
+        arrays[name] = value
+        return {"array": name}
+    if isinstance(value, Mapping):
+        return {key: without_arrays(item, arrays, f"{name}/{key}") for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_arrays(item, arrays, f"{name}/{i}") for i, item in enumerate(value)]
+    return value
+
+
+def with_arrays(value: Any, arrays: Arrays) -> Any:
+    """The inverse of `without_arrays`."""
+    if isinstance(value, Mapping):
+        if value.keys() == {"array"} and isinstance(value["array"], str) and value["array"] in arrays:
+            return arrays[value["array"]]
+        return {key: with_arrays(item, arrays) for key, item in value.items()}
+    return [with_arrays(item, arrays) for item in value] if isinstance(value, list) else value
+
+
 def _absolute(path: str | os.PathLike[str]) -> Path:
     """The folder itself where `path` is a link to it: its neighbours are where a swap takes place."""
     target = Path(path).expanduser().absolute()

@@ -12,6 +12,7 @@ from polylib.cli.convert_flags import CONVERT_FLAGS, help_text
 from polylib.cli.failures import report
 from polylib.cli.flags import CommandLine, UsageError
 from polylib.cli.process import prepared
+from polylib.cli.values import read_mapping
 from polylib.errors import ConfigError, EnvError, FrameworkError, PolylibError
 from polylib.offline.formats.convert import Converted
 from polylib.offline.formats.convert import convert as convert_data
@@ -35,6 +36,7 @@ def _convert(line: CommandLine) -> int:
         got = f"got {' '.join(line.words)!r}" if line.words else "neither was given"
         raise UsageError(f"from what to what? {got}, expected two: polylib convert FROM TO")
     source, target = line.words
+    columns = read_mapping(line["columns"], "--columns") if line["columns"] else None
     with prepared(line.verbosity):
         try:
             spaces = _spaces(line["env"]) if line["env"] else {}
@@ -45,6 +47,7 @@ def _convert(line: CommandLine) -> int:
                 to_format=line["to-format"],
                 encoding=line["encoding"] or "lists",
                 env=line["env"],
+                columns=columns,
                 **spaces,
             )
         except (ConfigError, EnvError, FrameworkError) as error:

@@ -33,6 +33,12 @@ CONVERT_FLAGS = (
         choices=ENCODINGS,
     ),
     Flag(
+        "columns",
+        "Content",
+        'Names in FROM that aren\'t polylib\'s, as JSON: \'{"state": "obs", "act": "actions"}\'.',
+        "JSON",
+    ),
+    Flag(
         "env",
         "Content",
         "The Gymnasium environment that the episodes come from: its spaces are what rows must fit, and a Minari data "
@@ -54,6 +60,7 @@ Examples
   polylib convert /tmp/debug debug.parquet
   polylib convert minari:D4RL/pendulum/expert-v0 traces --encoding packed
   polylib convert /tmp/debug minari:cartpole/mine-v0 --env CartPole-v1
+  polylib convert theirs.parquet traces --columns '{"state": "obs", "act": "actions"}'
 
 Exit status: 0 done, 1 something couldn't be read or written, 2 the command line was wrong, 130 interrupted.
 """

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from polylib.errors import BatchError, ConfigError, PolylibError
-from polylib.evaluation.mixed_sources import reads
+from polylib.evaluation.inputs import reads
 from polylib.models.preprocessors import restore
 from polylib.models.spaces import is_nested
 from polylib.offline.errors import OfflineError
@@ -60,15 +60,16 @@ def recorded_input(config: Any) -> Any:
     )
 
 
-def check_methods(config: Any) -> None:
-    """Checks the config's `off_policy_estimation_methods`.
+def check_methods(config: Any) -> dict[str, dict[str, Any]]:
+    """Checks the config's `off_policy_estimation_methods`, and returns the settings of each.
 
     Raises:
         ConfigError: naming the method that is wrong.
     """
-    if config["off_policy_estimation_methods"]:
-        parse_methods(config["off_policy_estimation_methods"])
+    methods = parse_methods(config["off_policy_estimation_methods"])
+    if methods:
         recorded_input(config)
+    return {name: settings for name, (_, settings) in methods.items()}
 
 
 class OffPolicyEvaluation:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -16,27 +17,18 @@ from polylib.models.preprocessors import restore
 from polylib.models.spaces import flatten, is_nested, leaves, unflatten
 from polylib.offline.errors import OfflineError
 from polylib.offline.input_reader import InputReader
+from polylib.offline.joined import Joiner
 from polylib.offline.json_format import Batch
-from polylib.offline.make_input import is_of_files, make_input
-from polylib.offline.segments import (
-    Columns,
-    EpisodeJoiner,
-    count,
-    joined,
-    numbered,
-    parts_of,
-    segment_ends,
-    segments_of,
-    taken,
-    with_next_obs,
-)
+from polylib.offline.make_input import DATASET, is_of_files, make_input
+from polylib.offline.normalized import NormalizedWatch
+from polylib.offline.segments import EpisodeJoiner, numbered, parts_of, segment_ends, segments_of, with_next_obs
+from polylib.offline.shuffled_input import in_random_order
 from polylib.policy import columns as c
 from polylib.policy.fragment import Fragment
 from polylib.policy.policy import Policy, random_stream
 from polylib.policy.sample_batch import SampleBatch
 
-# What `get_state` returns: JSON values, and arrays by name.
-State = tuple[dict[str, Any], dict[str, np.ndarray]]
+logger = logging.getLogger(__name__)
 
 # What belongs to the networks that acted, not to those that learn, and what only means something where it was computed.
 _OF_OTHERS = (
@@ -58,13 +50,14 @@ _STATES = ("state_in_", "state_out_")
 _PATIENCE = 1000
 
 
-class OfflineInput:
+class OfflineInput(InputReader):
     """Reads the records of one source, makes of them what the policy's objective learns from, and hands out fragments.
 
     Args:
         config: the algorithm's.
         policy: that learns from the rows.
         source: what `input` may be, but for a mix.
+        rows: of a batch.
         worker_index: 0 for the local worker.
         num_workers: remote workers that share the source; 0: this one reads all of it.
         sample: samples rows from the worker's environments, for readers that ask for it.
@@ -83,6 +76,7 @@ class OfflineInput:
         config: Any,
         policy: Policy,
         source: Any,
+        rows: int,
         worker_index: int = 0,
         num_workers: int = 0,
         *,
@@ -92,7 +86,7 @@ class OfflineInput:
         on_read: Callable[[Batch], Any] | None = None,
         on_postprocessed: Callable[[SampleBatch, SampleBatch], Any] | None = None,
     ) -> None:
-        self.config, self.policy, self.source = config, policy, source
+        self.config, self.policy, self.source, self.rows = config, policy, source, rows
         self._objective = policy.objective
         self._on_read, self._on_postprocessed = on_read, on_postprocessed
         self._spaces = {
@@ -135,40 +129,41 @@ class OfflineInput:
         keeps = is_of_files(source) and on_read is None and policy.filter.identity
         self._records = Remembered(
             make_reader,
-            self._columns,
+            self._rows_of,
             KEEP_BYTES if keeps else 0,
             int(self._rng.integers(1 << 31)),
             permute=not self._needs_stretches,
         )
-        self._joiner = EpisodeJoiner()
-        self._pool: list[Columns] = []  # what is to be shuffled
+        units = config["actions_in_input_normalized"] or not (is_of_files(source) or source == DATASET)
+        self._watch = NormalizedWatch(policy.action_space, 0 if units or worker_index > 1 else 1000)
+        self._episodes, self._joiner = EpisodeJoiner(), Joiner()
+        self._pool: list[SampleBatch] = []  # what is to be shuffled
         self._pool_pass = 0  # in which it was read
-        self._ready: deque[Columns] = deque()
+        self._ready: deque[SampleBatch] = deque()
         self._ready_rows = 0
         self._next_unroll = 0
 
     # --- handing out
 
-    def sample(self, rows: int) -> SampleBatch:
-        """The next rows: exactly as many, or with `batch_mode="complete_episodes"` at least, in whole episodes.
+    def next(self) -> SampleBatch:
+        """The next rows: exactly `rows`, or with `batch_mode="complete_episodes"` at least, in whole episodes.
 
         Raises:
             OfflineError: what is wrong with a record, or that the input ended or has no row to learn from.
         """
-        while self._ready_rows < rows:
+        while self._ready_rows < self.rows:
             self._read()
-        parts: list[Columns] = []
-        missing = rows
+        parts: list[SampleBatch] = []
+        missing = self.rows
         while missing > 0:
             part = self._ready.popleft()
-            size = count(part)
-            if size > missing and not self._whole:
-                self._ready.appendleft(taken(part, missing, size))
-                part, size = taken(part, 0, missing), missing
+            if part.count > missing and not self._whole:
+                self._ready.appendleft(part[missing:])
+                part = part[:missing]
             parts.append(part)
-            missing -= size
-            self._ready_rows -= size
-        return self._batch(joined(parts))
+            missing -= part.count
+            self._ready_rows -= part.count
+        return self._nested(self._joiner.join(parts))
 
     def _read(self) -> None:
         """Reads records until there is something to hand out."""
@@ -180,10 +175,17 @@ class OfflineInput:
                     f"the input {self.source!r} has ended, and training goes on: a reader of your own has to "
                     "start over in next(), or stop training before"
                 ) from None
-            prepared = [part for part in self._prepared(rows) if count(part)]
+            if self._watch.looking and self._watch.add(rows, last=self._records.passes > 0):
+                logger.warning(
+                    "the input %r: its actions are all within [-1, 1], and those of %s aren't: if they were "
+                    "normalized, as RLlib does, set actions_in_input_normalized=True",
+                    self.source,
+                    self.policy.action_space,
+                )
+            prepared = [part for part in self._prepared(rows) if part.count]
             for part in self._shuffled(prepared) if self.config["shuffle_buffer_size"] else prepared:
                 self._ready.append(part)
-                self._ready_rows += count(part)
+                self._ready_rows += part.count
             if prepared:
                 return
         raise OfflineError(
@@ -191,33 +193,33 @@ class OfflineInput:
             "single rows need 'new_obs', or 'eps_id' and 't' by which they can be put together"
         )
 
-    def _shuffled(self, parts: list[Columns]) -> list[Columns]:
+    def _shuffled(self, parts: list[SampleBatch]) -> list[SampleBatch]:
         """Rows in random order, or where they have to stay together stretches, as soon as there are enough of them."""
         if self.policy.is_recurrent() and not self._whole:
             parts = [stretch for part in parts for stretch in segments_of(part)]
         self._pool += parts
         # Of fewer rows than that, all of a pass: they would never be enough.
         passes, self._pool_pass = self._pool_pass, self._records.passes
-        too_few = sum(map(count, self._pool)) < self.config["shuffle_buffer_size"]
+        too_few = sum(part.count for part in self._pool) < self.config["shuffle_buffer_size"]
         if not self._pool or (too_few and passes == self._pool_pass):
             return []
         pool, self._pool = self._pool, []
-        if self._in_order:
-            return [pool[i] for i in self._rng.permutation(len(pool))]
-        rows = joined(pool)
-        return [taken_at(rows, self._rng.permutation(count(rows)))]
+        return in_random_order(pool, self._rng, not self._in_order, self._joiner)
 
-    def _prepared(self, rows: Columns) -> Iterator[Columns]:
+    def _prepared(self, rows: SampleBatch) -> Iterator[SampleBatch]:
         """What can be learnt from now that these rows are there."""
-        if not count(rows):
+        if not rows.count:
             return
         if not self._needs_stretches:
             yield rows
             return
-        stretches = self._joiner.push(rows) if self._joins(rows) else [rows]
-        if not stretches:
-            return
-        rows, ends = joined(stretches), _ends(stretches)
+        if self._joins(rows):
+            stretches = self._episodes.push(rows)
+            if not stretches:
+                return
+            rows, ends = self._joiner.join(stretches), np.cumsum([part.count for part in stretches])
+        else:
+            ends = segment_ends(rows)
         if self._needs_next:
             rows, ends = with_next_obs(rows, ends)
         if not len(ends):
@@ -229,22 +231,22 @@ class OfflineInput:
             rows = self._postprocessed(rows, ends)
         if self._whole:
             for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
-                yield taken(rows, start, end)
+                yield rows[start:end]
         else:
             yield rows
 
-    def _joins(self, rows: Columns) -> bool:
+    def _joins(self, rows: SampleBatch) -> bool:
         """Whether stretches are put together: where it makes a difference."""
         lacks_next = self._needs_next and next(parts_of(rows, c.NEXT_OBS), None) is None
         return self._whole or lacks_next or (self._postprocesses and self._objective.looks_ahead)
 
-    # --- records as columns
+    # --- records as rows
 
-    def _columns(self, record: Batch) -> Columns:
-        """A record's columns as learning has them: flat, in the environment's units, filtered."""
+    def _rows_of(self, record: Batch) -> SampleBatch:
+        """A record's rows as learning has them: with flat columns, in the environment's units, filtered."""
         if self._on_read is not None:
             self._on_read(record)
-        rows: Columns = {}
+        rows = SampleBatch()
         for name, values in self._only_batch(record).items():
             if name in self._dropped or name.startswith(_STATES):
                 continue
@@ -278,7 +280,7 @@ class OfflineInput:
             )
         return next(iter(batches.values()))
 
-    def _check_finite(self, rows: Columns) -> None:
+    def _check_finite(self, rows: SampleBatch) -> None:
         names = [c.REWARDS, *parts_of(rows, c.OBS), *parts_of(rows, c.NEXT_OBS), *parts_of(rows, c.ACTIONS)]
         for name in names:
             values = rows.get(name)
@@ -286,11 +288,12 @@ class OfflineInput:
                 row = int(np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))[0])
                 episode = f" of episode {rows[c.EPS_ID][row]}" if c.EPS_ID in rows else ""
                 raise OfflineError(
-                    f"the input {self.source!r}: column {name!r} holds {values[row]} (row {row} of a "
-                    f"record{episode}): nothing can be learnt from what isn't finite; leave the row out"
+                    f"{self._records.where or f'the input {self.source!r}'}, column {name!r}: row {row} of the "
+                    f"record{episode} holds {values[row]}: nothing can be learnt from what isn't finite; leave the row "
+                    "out"
                 )
 
-    def _filter(self, rows: Columns) -> None:
+    def _filter(self, rows: SampleBatch) -> None:
         """Observations as the policy sees them when it acts; those that were acted on count in the statistics."""
         if self.policy.filter.identity:
             return
@@ -300,7 +303,7 @@ class OfflineInput:
                 seen = self.policy.filter({own: rows[part] for own, part in found.items()}, update)
                 rows.update({part: seen[own] for own, part in found.items()})
 
-    def _add_previous(self, rows: Columns, ends: np.ndarray) -> None:
+    def _add_previous(self, rows: SampleBatch, ends: np.ndarray) -> None:
         """Actions and rewards of the steps before, for networks that see them; a stretch's first row has none."""
         if not self.policy.inputs.previous:
             return
@@ -319,10 +322,10 @@ class OfflineInput:
 
     # --- postprocessing
 
-    def _postprocessed(self, rows: Columns, ends: np.ndarray) -> Columns:
+    def _postprocessed(self, rows: SampleBatch, ends: np.ndarray) -> SampleBatch:
         starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
-        batch = self._batch(rows)
-        last = taken_at({name: rows[name] for name in parts_of(rows, c.NEXT_OBS)}, ends - 1)
+        last = {name: rows[name][ends - 1] for name in parts_of(rows, c.NEXT_OBS)}
+        batch = self._nested(rows)
         last_obs = unflatten(self.policy.observation_space, last, c.NEXT_OBS)
         fragment = Fragment(batch, starts, ends, last_obs)
         if self._objective.needs_values:
@@ -338,7 +341,7 @@ class OfflineInput:
         batch, previous = fragment.batch, self.policy.inputs.previous
         if self._objective.needs_row_values:
             batch[c.VF_PREDS] = self.policy.compute_values(batch[c.OBS], **{name: batch[name] for name in previous})
-        last = taken_at(self._flat(batch), fragment.ends - 1)
+        last = self._flat(batch).take(fragment.ends - 1)
         after: dict[str, Any] = {}
         for name in previous:
             parts = {part: last[part.removeprefix("prev_")] for part in self.policy.inputs.layouts[name]}
@@ -346,20 +349,20 @@ class OfflineInput:
         values = self.policy.compute_values(last_obs, **after)
         fragment.bootstrap = np.where(fragment.terminated, np.float32(0), values)
 
-    def _batch(self, rows: Columns) -> SampleBatch:
-        """Columns with observations and actions nested as their spaces are."""
+    def _nested(self, rows: SampleBatch) -> SampleBatch:
+        """The rows with observations and actions nested as their spaces are."""
         nested = {name: space for name, space in self._spaces.items() if is_nested(space)}
         if not nested:
-            return SampleBatch(rows)
+            return rows
         columns: dict[str, Any] = {name: x for name, x in rows.items() if name.partition("/")[0] not in nested}
         for name, space in nested.items():
             if next(parts_of(rows, name), None) is not None:
                 columns[name] = unflatten(space, rows, name)
         return SampleBatch(columns)
 
-    def _flat(self, batch: SampleBatch) -> Columns:
-        """The inverse of `_batch`."""
-        rows: Columns = {}
+    def _flat(self, batch: SampleBatch) -> SampleBatch:
+        """The inverse of `_nested`."""
+        rows = SampleBatch()
         for name, values in batch.items():
             space = self._spaces.get(name)
             rows.update({name: values} if space is None else flatten(space, values, name))
@@ -367,61 +370,36 @@ class OfflineInput:
 
     # --- checkpoints
 
-    def get_state(self) -> State | None:
-        """Where reading stands, and the rows that were read and not handed out; None if the reader can't say."""
+    def get_state(self) -> Any:
+        """Where reading stands, with arrays of the rows that were read and not handed out; None: the reader can't say.
+
+        Reading them again would count them twice in a filter's statistics, and give them values of other weights.
+        """
         position = self._records.get_state()
         if position is None:
             return None
-        kept = {"ready": list(self._ready), "pool": self._pool, "held": self._joiner.held}
-        arrays = {
-            f"{what}/{i}/{name}": np.ascontiguousarray(x)
-            for what, parts in kept.items()
-            for i, rows in enumerate(parts)
-            for name, x in rows.items()
-        }
-        sizes = {what: len(parts) for what, parts in kept.items()}
-        rng = self._rng.bit_generator.state
-        return {"reader": position, "rng": rng, "next_unroll": self._next_unroll, "sizes": sizes}, arrays
+        kept = {"ready": self._ready, "pool": self._pool, "held": self._episodes.held}
+        rows = {what: [dict(part) for part in parts] for what, parts in kept.items()}
+        return {"reader": position, "rng": self._rng.bit_generator.state, "next_unroll": self._next_unroll, **rows}
 
-    def set_state(self, values: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bool:
+    def set_state(self, state: Any) -> bool:
         """Goes on from `get_state()`; False if the reader can't."""
-        kept: dict[str, list[Columns]] = {}
-        for what in ("ready", "pool", "held"):
-            prefixes = [f"{what}/{i}/" for i in range(int(values["sizes"][what]))]
-            kept[what] = [under(arrays, prefix) for prefix in prefixes]
+        if not isinstance(state, dict) or "pool" not in state:
+            return False  # of another kind of input
         rng = np.random.default_rng()
-        rng.bit_generator.state = values["rng"]
-        if not self._records.set_state(values["reader"]):
+        rng.bit_generator.state = state["rng"]
+        ready, pool, held = ([SampleBatch(part) for part in state[what]] for what in ("ready", "pool", "held"))
+        if not self._records.set_state(state["reader"]):
             return False
-        self._rng, self._next_unroll = rng, int(values["next_unroll"])
-        self._ready, self._pool = deque(kept["ready"]), kept["pool"]
-        self._pool_pass = self._records.passes
-        self._ready_rows = sum(map(count, self._ready))
-        self._joiner.hold(kept["held"])
+        self._rng, self._next_unroll = rng, int(state["next_unroll"])
+        self._ready, self._pool, self._pool_pass = deque(ready), pool, self._records.passes
+        self._ready_rows = sum(part.count for part in ready)
+        self._episodes.hold(held)
         return True
 
     def close(self) -> None:
         """Closes the reader."""
         self._records.close()
-
-
-def _ends(stretches: list[Columns]) -> np.ndarray:
-    """Where each of some stretches ends, `[K] int64`; one that was given as a whole record may be several."""
-    ends, offset = [], 0
-    for part in stretches:
-        ends.append(segment_ends(part) + offset)
-        offset += count(part)
-    return np.concatenate(ends)
-
-
-def under(arrays: Mapping[str, np.ndarray], prefix: str) -> Columns:
-    """The arrays whose names begin with a prefix, without it."""
-    return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}
-
-
-def taken_at(rows: Columns, index: np.ndarray) -> Columns:
-    """The rows at some places, copied."""
-    return {name: x[index] for name, x in rows.items()}
 
 
 def _unpreprocessed(values: Any, space: gym.Space[Any]) -> Any:

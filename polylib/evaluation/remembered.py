@@ -9,21 +9,21 @@ import numpy as np
 
 from polylib.offline.input_reader import InputReader
 from polylib.offline.json_format import Batch
-from polylib.offline.segments import Columns
+from polylib.policy.sample_batch import SampleBatch
 
 # What a worker keeps at most: some million rows of small observations, or a few thousand frames.
 KEEP_BYTES = 128 << 20
 
 
-class Remembered:
-    """A source's records as columns, over and over.
+class Remembered(InputReader):
+    """A source's records as they were made of by a function, over and over.
 
     Files that fit into memory are read and decoded once. After the first pass records come from there, each pass in
     another order if `permute`, and each record as a copy, since callbacks may write to it. Larger ones are read anew.
 
     Args:
         make_reader: makes a reader, given whether it starts over at the end.
-        decode: makes columns of a record.
+        decode: makes of a record what is learnt from.
         keep: bytes to keep at most; 0: none, for readers that don't give the same records again.
         seed: of the order.
         permute: whether the order of records is of no importance.
@@ -32,7 +32,7 @@ class Remembered:
     def __init__(
         self,
         make_reader: Callable[[bool], InputReader],
-        decode: Callable[[Batch], Columns],
+        decode: Callable[[Batch], SampleBatch],
         keep: int,
         seed: int,
         permute: bool,
@@ -41,14 +41,14 @@ class Remembered:
         self._keep, self._seed, self._permute = keep, seed, permute
         self._reader = make_reader(not keep)
         self._first = bool(keep)  # whether this is the first pass, at whose end it shows what fits
-        self._kept: list[Columns] = []
+        self._kept: list[SampleBatch] = []
         self._bytes = 0
         self._whole = bool(keep)  # whether `kept` has all records of the pass so far
         self._too_large = False
         self._order: np.ndarray | None = None  # of a pass over what is kept
         self._pass = self._place = 0
 
-    def next(self) -> Columns:
+    def next(self) -> SampleBatch:
         """The next record.
 
         Raises:
@@ -69,7 +69,7 @@ class Remembered:
                 self._start(self._pass + 1)
             rows = self._kept[self._order[self._place]]
             self._place += 1
-        return {name: x.copy() for name, x in rows.items()} if self._keep else rows
+        return rows.copy() if self._keep else rows
 
     @property
     def passes(self) -> int:
@@ -78,10 +78,15 @@ class Remembered:
             return self._pass
         return self._reader.passes + bool(self._keep and not self._first)
 
-    def _remember(self, rows: Columns) -> None:
+    @property
+    def where(self) -> str:
+        """Where the record stands that was read last."""
+        return self._reader.where
+
+    def _remember(self, rows: SampleBatch) -> None:
         if not (self._first and self._whole):
             return
-        self._bytes += sum(x.nbytes for x in rows.values())
+        self._bytes += rows.size_bytes()
         self._kept.append(rows)
         if self._bytes > self._keep:
             self._too_large = True
@@ -104,12 +109,14 @@ class Remembered:
     def _fill(self) -> None:
         """Reads everything, as far as it fits."""
         self._kept, self._bytes, self._whole = [], 0, True
-        reader = self._make_reader(False)
-        for record in reader:
-            self._remember(self._decode(record))
-            if not self._whole:
+        self._reader = self._make_reader(False)
+        while self._whole:
+            try:
+                record = self._reader.next()
+            except StopIteration:
                 break
-        reader.close()
+            self._remember(self._decode(record))
+        self._reader.close()
 
     def _start(self, number: int) -> None:
         self._pass, self._place, size = number, 0, len(self._kept)
@@ -131,6 +138,7 @@ class Remembered:
             if not self._keep:
                 return False
             self._first = True
+            self._reader.close()
             self._fill()
             if not self._whole or len(self._kept) != place["records"]:
                 self._reader, self._order = self._make_reader(False), None

@@ -13,18 +13,20 @@ import numpy as np
 import tree
 
 from polylib.callbacks import EPISODE_HOOKS, make_callbacks
+from polylib.checkpoints import with_arrays, without_arrays
 from polylib.env.atari import reports_lives
 from polylib.env.check import one_line
 from polylib.env.vector_env import EnvContext, make_vector_env
 from polylib.errors import ConfigError, WorkerError
 from polylib.evaluation.episode import EpisodeTracker
 from polylib.evaluation.evaluator import EpisodeRunner
+from polylib.evaluation.inputs import fragments_of, reads
 from polylib.evaluation.metrics import EpisodeMetrics
-from polylib.evaluation.mixed_sources import MixedSources, reads
-from polylib.evaluation.offline_input import OfflineInput, under
+from polylib.evaluation.offline_input import OfflineInput
 from polylib.evaluation.recording import add_learnt, take_record
 from polylib.evaluation.sampler import Sampler
-from polylib.offline.mixed_input import check_weights
+from polylib.offline.input_reader import InputReader
+from polylib.offline.joined import Joiner
 from polylib.offline.output import make_output
 from polylib.policy.backends import make_policy
 from polylib.policy.fragment import Fragment
@@ -114,7 +116,11 @@ class RolloutWorker:
         make_reader = make_reader and reads(config["input"])
         self._output = make_output(config, worker_index, logdir, spaces, self) if make_env or make_reader else None
         self._sampler = None if self.env is None else self._make_sampler(Sampler, seed)
-        self._input = self._make_input(config["input"]) if make_reader else None
+        self._input: InputReader | None = None
+        self._joiner = Joiner()
+        if make_reader:
+            rng = random_stream(config["seed"], 4, worker_index)
+            self._input = fragments_of(config["input"], self._rows, self._make_reader, self._sample_env, rng)
         self._runner: EpisodeRunner | None = None  # made when this worker first evaluates
         if self.callbacks.has("on_sub_environment_created"):
             for index, env in enumerate(getattr(self.env, "envs", [])):
@@ -134,6 +140,13 @@ class RolloutWorker:
         lives, clip = reports_lives(env), config["clip_rewards"]
         policy = self.policy_map[DEFAULT_POLICY_ID]
         extras = self._output is not None or reads(config["input"]) or self.callbacks.has("on_postprocess_trajectory")
+        records = self._output is not None and cls is Sampler
+        if records and config["explore"] and self.worker_index < 2 and policy.objective.untold:
+            logger.warning(
+                "config key 'output': %s, so no likelihoods are recorded (action_logp is NaN): of off-policy "
+                "estimators only the direct method ('dm') can use the files",
+                policy.objective.untold,
+            )
         return cls(
             env,
             policy,
@@ -147,28 +160,17 @@ class RolloutWorker:
             reward_clip=(lives if clip is None else clip) or None,
             by_life=lives and cls is Sampler,
             extras=policy.objective.needs_extras or (extras and cls is Sampler),
-            records=self._output is not None and cls is Sampler,
+            records=records,
         )
 
-    def _make_input(self, value: Any) -> OfflineInput | MixedSources:
-        """What reads the config's `input`."""
-        if not isinstance(value, Mapping):
-            return self._make_reader(value)
-        check_weights(value)
-        parts = {
-            source: self._make_reader(source) if reads(source) else self._sample_env
-            for source, weight in value.items()
-            if weight
-        }
-        return MixedSources(parts, value, random_stream(self.config["seed"], 4, self.worker_index))
-
-    def _make_reader(self, source: Any) -> OfflineInput:
-        """What reads one source."""
+    def _make_reader(self, source: Any, rows: int) -> OfflineInput:
+        """What reads one source, so many rows at a time."""
         output = self._output
         return OfflineInput(
             self.config,
             self.policy_map[DEFAULT_POLICY_ID],
             source,
+            rows,
             self.worker_index,
             self.config["num_workers"],
             sample=self._sample_raw,
@@ -193,9 +195,16 @@ class RolloutWorker:
             EnvError: if an environment raises or returns NaN.
             WorkerError: if this worker has no environment.
         """
-        batch = self._sample_env() if self._input is None else self._input.sample(self._rows)
+        batch = self._sample_env() if self._input is None else self._read(self._input)
         self.callbacks.call("on_sample_end", worker=self, samples=batch)
         return batch
+
+    def _read(self, reader: InputReader) -> SampleBatch:
+        """As many rows as a fragment has; more where they are whole episodes."""
+        parts: list[Any] = [reader.next()]
+        while sum(part.count for part in parts) < self._rows:
+            parts.append(reader.next())
+        return self._joiner.join(parts)
 
     @property
     def _rows(self) -> int:
@@ -357,8 +366,7 @@ class RolloutWorker:
             values["sampler"], arrays = self._sampler.get_state()
         state = None if self._input is None else self._input.get_state()
         if state is not None:
-            values["input"] = state[0]
-            arrays.update({f"input/{name}": x for name, x in state[1].items()})
+            values["input"] = without_arrays(state, arrays, "input")
         return values, arrays
 
     def set_state(self, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> bool:
@@ -371,7 +379,7 @@ class RolloutWorker:
                 self.policy_map[name].set_exploration_state(state)
         same = True
         if self._input is not None:
-            same = "input" in values and self._input.set_state(values["input"], under(arrays, "input/"))
+            same = "input" in values and self._input.set_state(with_arrays(values["input"], arrays))
         if self._sampler is None:
             return same
         return "sampler" in values and self._sampler.set_state(values["sampler"], arrays) and same

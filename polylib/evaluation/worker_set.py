@@ -13,8 +13,8 @@ from typing import Any
 from polylib import callbacks, errors
 from polylib.env.vector_env import make_vector_env
 from polylib.errors import PolylibError, WorkerError
+from polylib.evaluation.inputs import portable_input, reads, samples
 from polylib.evaluation.metrics import EpisodeMetrics
-from polylib.evaluation.mixed_sources import portable_input, reads, samples
 from polylib.evaluation.rollout_worker import RolloutWorker, env_seed
 from polylib.models.finished_keras import portable
 from polylib.models.finished_torch import portable_script

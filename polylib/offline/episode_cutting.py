@@ -101,7 +101,7 @@ class Run:
             new = np.ones(len(t), np.bool_)
             for start, stop in self.spans:
                 new &= (t < start) | (t >= stop)
-        if len(t) > 1 and t[-1] - t[0] != len(t) - 1:
+        if len(t) > 1 and not _unbroken(t):
             again = np.zeros(len(t), np.bool_)
             again[1:] = t[1:] == t[:-1]
             if again.any():
@@ -112,7 +112,7 @@ class Run:
         """Notes these steps, ascending, none of which was seen; `ended` is how the last one ended, 0 for not."""
         if not len(t):
             return
-        parts = [t] if t[-1] - t[0] == len(t) - 1 else np.split(t, np.flatnonzero(np.diff(t) != 1) + 1)
+        parts = [t] if _unbroken(t) else np.split(t, np.flatnonzero(np.diff(t) != 1) + 1)
         for part in parts:
             self._add_span(int(part[0]), int(part[-1]) + 1)
         if ended:
@@ -264,7 +264,13 @@ def _integers(columns: Columns, name: str, rows: int) -> np.ndarray:
     column = columns.get(name)
     if column is None or column.dtype.kind not in "biuf" or column.size != rows:
         return np.zeros(rows, np.int64)
-    return np.nan_to_num(column.reshape(rows)).astype(np.int64)
+    with np.errstate(invalid="ignore"):  # what is no int64 is a gap, which is told
+        return np.nan_to_num(column.reshape(rows)).astype(np.int64)
+
+
+def _unbroken(t: np.ndarray) -> bool:
+    """Whether these steps, ascending, follow each other. In Python's integers, as a file may hold any."""
+    return int(t[-1]) - int(t[0]) == len(t) - 1
 
 
 def _steps(columns: Columns, rows: int) -> np.ndarray | None:

@@ -139,7 +139,8 @@ class EpisodeSummary:
 
     def problems(self) -> list[str]:
         """What is wrong with it, in words."""
-        found = [f"{count} NaN in {name}" for name, count in self.nans.items()]
+        # A likelihood that nobody knows is NaN, and nothing is wrong with that.
+        found = [f"{count} NaN in {name}" for name, count in self.nans.items() if name != c.ACTION_LOGP]
         infs = zip(self._kinds, self._stats[:, _INFS], strict=True)
         found += [f"{int(count)} infinite in {kind.name}" for kind, count in infs if count]
         if self.gaps:

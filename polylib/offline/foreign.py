@@ -83,7 +83,8 @@ def _to_arrays(name: str, value: Any) -> Any:
     except (ValueError, TypeError, OverflowError) as e:
         raise ValueError(f"it can't be made an array of numbers ({e})") from None
     known = c.COLUMNS.get(name)
-    if array.dtype.kind not in "biufc" and array.size and known is not None:
+    text = name == c.EPS_ID and array.dtype.kind == "U"  # what others tell episodes apart by
+    if array.dtype.kind not in "biufc" and array.size and known is not None and not text:
         raise ValueError(f"expected numbers, got {array.dtype}")
     return array
 

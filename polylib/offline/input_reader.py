@@ -34,6 +34,11 @@ class InputReader(ABC):
         """How often `next` has been through everything there is; 0 for a reader that can't say."""
         return 0
 
+    @property
+    def where(self) -> str:
+        """Where the batch stands that `next` gave last, for messages: such as a file and a line; "" if nobody knows."""
+        return ""
+
     def get_state(self) -> Any:
         """Where reading stands, as a JSON value that `set_state` takes; None: this reader can't say."""
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import overload
 
 from polylib.offline.json_format import Batch
 from polylib.policy.sample_batch import MultiAgentBatch, SampleBatch, concat_samples
@@ -17,6 +18,10 @@ class Joiner:
     def __init__(self) -> None:
         self._told: set[str] = set()
 
+    @overload
+    def join(self, batches: Sequence[SampleBatch]) -> SampleBatch: ...
+    @overload
+    def join(self, batches: Sequence[Batch]) -> Batch: ...
     def join(self, batches: Sequence[Batch]) -> Batch:
         """All rows, in order, with the columns that all batches have. A single batch is returned as it is.
 
@@ -38,6 +43,8 @@ class Joiner:
 
     def _join(self, batches: list[SampleBatch]) -> SampleBatch:
         batches = [batch for batch in batches if batch.count] or batches[:1]
+        if len(batches) == 1:
+            return batches[0]
         first = batches[0].keys()
         if all(batch.keys() == first for batch in batches):
             return concat_samples(batches)

@@ -10,6 +10,7 @@ Lines without that key are read too: RLlib's of both layouts and all ages.
 
 from __future__ import annotations
 
+import codecs
 import gc
 import json
 from collections.abc import Collection, Mapping
@@ -147,6 +148,7 @@ def _decode_record(line: bytes, where: str, renamed: Mapping[str, str] | None) -
 
 
 def _parse(line: bytes, where: str) -> Any:
+    line = line.removeprefix(codecs.BOM_UTF8)  # which Windows' editors put before a file's first line
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError as strict:

@@ -128,6 +128,14 @@ class JsonReader(InputReader):
         """How often `next` has been through all files."""
         return self._pass.epoch
 
+    @property
+    def where(self) -> str:
+        """File and line of the batch that `next` gave last."""
+        if self._pass.place is None:
+            return ""
+        index, number = self._pass.place
+        return f"{self.files[index]}, line {number}"
+
     def read_all(self) -> Batch:
         """All records as one batch, each read once."""
         return concat_samples(list(_Pass(self, loop=False)))
@@ -190,6 +198,7 @@ class _Pass(Iterator[Batch]):
         self._any = state is not None
         self._corrupt = 0  # since the last line that wasn't
         self._lines = self._begin(state["position"]) if state else None
+        self.place: tuple[int, int] | None = None  # file and line of the last record
 
     def _begin(self, position: Any = None) -> Lines | _Shuffled:
         reader = self._reader
@@ -210,7 +219,7 @@ class _Pass(Iterator[Batch]):
                     continue
                 batch = reader._decode(index, number, line)
                 if batch is not None:
-                    self._corrupt, self._found = 0, True
+                    self._corrupt, self._found, self.place = 0, True, (index, number)
                     return batch
                 self._corrupt += 1
                 if self._corrupt >= _MAX_CORRUPT:

@@ -257,7 +257,12 @@ class _Checked(InputReader):
 
     @property
     def passes(self) -> int:
-        return getattr(self._reader, "passes", 0) if isinstance(self._reader, InputReader) else 0
+        return self._reader.passes if isinstance(self._reader, InputReader) else 0
+
+    @property
+    def where(self) -> str:
+        own = self._reader.where if isinstance(self._reader, InputReader) else ""
+        return own or f"input {self._name}, batch {self._count}"
 
     def get_state(self) -> Any:
         get = getattr(self._reader, "get_state", None)

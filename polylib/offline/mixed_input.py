@@ -24,7 +24,7 @@ class MixedInput(InputReader):
     Args:
         readers: By name.
         weights: How likely each is; they sum to 1.
-        seed: Of the draws; None: a random one.
+        seed: Of the draws, or their generator; None: a random one.
         endless: Names of readers that never end, as a sampler.
 
     Raises:
@@ -39,11 +39,10 @@ class MixedInput(InputReader):
         endless: tuple[str, ...] = (),
     ) -> None:
         check_weights(weights)
-        self._names = list(weights)
-        self._readers = [readers[name] for name in self._names]
-        self._weights = np.array([weights[name] for name in self._names], np.float64)
+        self._readers = [readers[name] for name in weights]
+        self._weights = np.array(list(weights.values()), np.float64)
         self._alive = self._weights > 0
-        self._endless = np.array([name in endless for name in self._names])
+        self._endless = np.array([name in endless for name in weights])
         self._rng = np.random.default_rng(seed)
 
     def next(self) -> Batch:
@@ -66,14 +65,14 @@ class MixedInput(InputReader):
         """Where every reader stands, and the state of the draws."""
         return {
             "rng": self._rng.bit_generator.state,
-            "names": self._names,
+            "weights": self._weights.tolist(),
             "alive": self._alive.tolist(),
             "readers": [reader.get_state() for reader in self._readers],
         }
 
     def set_state(self, state: Any) -> bool:
         """Goes on from where `get_state` was called; False if a reader that can end couldn't."""
-        if not isinstance(state, dict) or state["names"] != self._names:
+        if not isinstance(state, dict) or state.get("weights") != self._weights.tolist():
             return False
         self._rng.bit_generator.state = state["rng"]
         self._alive = np.array(state["alive"], np.bool_)

@@ -9,9 +9,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from polylib.models.spaces import leaves
 from polylib.offline.errors import TraceFormatError
 from polylib.offline.json_format import Batch, place
 from polylib.policy import columns as c
+from polylib.policy.sample_batch import SampleBatch
 
 
 def to_units(batch: Batch, space: gym.Space[Any], where: str) -> None:
@@ -42,6 +44,52 @@ def to_units(batch: Batch, space: gym.Space[Any], where: str) -> None:
                     columns[name] = density - log_width if name == c.ACTION_LOGP else density / math.exp(log_width)
             except ValueError as e:
                 raise TraceFormatError(f"{place(where, policy_id, name)}: {e}") from None
+
+
+class NormalizedWatch:
+    """Looks whether actions that are taken to be in the environment's units may be in [-1, 1] instead.
+
+    They may if all are in that range, and fill it in a dimension whose bounds are others: those of a space that goes
+    further, or not as far as they do. RLlib writes such files.
+
+    Args:
+        space: Of the actions.
+        rows: How many are looked at, where there are so many.
+    """
+
+    def __init__(self, space: gym.Space[Any], rows: int = 1000) -> None:
+        boxes = {name: leaf for name, leaf in leaves(space, c.ACTIONS).items() if isinstance(leaf, spaces.Box)}
+        self._other = {
+            name: _bounded(box) & ((box.low != -1) | (box.high != 1))
+            for name, box in boxes.items()
+            if box.dtype.kind == "f"
+        }
+        self._left = rows if any(other.any() for other in self._other.values()) else 0
+        self._inside, self._low, self._high = True, dict[str, Any](), dict[str, Any]()
+
+    @property
+    def looking(self) -> bool:
+        """Whether nothing is known yet."""
+        return self._left > 0
+
+    def add(self, rows: SampleBatch, last: bool = False) -> bool:
+        """Looks at more rows, with flat columns.
+
+        Args:
+            rows: Of which `actions` are looked at.
+            last: There are no others.
+
+        Returns:
+            Whether they were the last that are looked at, and all look like normalized ones.
+        """
+        self._left = 0 if last else self._left - rows.count
+        for name in self._other if rows.count else ():
+            low, high = rows[name].min(0), rows[name].max(0)
+            self._low[name] = np.fmin(self._low.get(name, low), low)
+            self._high[name] = np.fmax(self._high.get(name, high), high)
+            self._inside &= bool((low >= -1).all() and (high <= 1).all())
+        filled = (((self._low[n] < -0.5) & (self._high[n] > 0.5))[self._other[n]].any() for n in self._low)
+        return self._left <= 0 and self._inside and any(filled)
 
 
 def _floats(column: Any) -> np.ndarray:

@@ -1,65 +1,47 @@
-"""Rows of records as uninterrupted stretches of episodes, and those that records hold apart put together again.
-
-Everything here works on flat columns: a dict of arrays `[B, ...]`, in which `obs/a` is a part of a nested `obs`.
-"""
+"""Rows of records as uninterrupted stretches of episodes, and those that records hold apart put together again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from polylib.offline.joined import Joiner
 from polylib.policy import columns as c
+from polylib.policy.sample_batch import SampleBatch
 
-Columns = dict[str, np.ndarray]
+logger = logging.getLogger(__name__)
 
-# Until when the beginning of an episode is kept for the rest of it to come: the sources of a mix take turns.
+# Until when the beginning of an episode is kept for the rest of it to come, where something waits for rows.
 MAX_OPEN_SEGMENTS = 256
 MAX_OPEN_ROWS = 100_000
+MAX_OPEN_BYTES = 1 << 30
+# What tells whose rows they are.
+_IDS = (c.EPS_ID, c.AGENT_INDEX, c.ENV_ID)
 
 
-def count(rows: Columns) -> int:
-    """How many rows there are."""
-    return len(next(iter(rows.values()))) if rows else 0
-
-
-def taken(rows: Columns, start: int, end: int) -> Columns:
-    """The rows from start up to end, as views."""
-    return {name: x[start:end] for name, x in rows.items()}
-
-
-def joined(parts: list[Columns]) -> Columns:
-    """Rows one after another, with the columns that all parts have."""
-    if len(parts) == 1:
-        return parts[0]
-    names = [name for name in parts[0] if all(name in part for part in parts[1:])] if parts else []
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}
-
-
-def done(rows: Columns) -> np.ndarray:
+def done(rows: SampleBatch) -> np.ndarray:
     """In which rows an episode ended, `[B] bool`."""
-    ended = np.zeros(count(rows), np.bool_)
-    for name in (c.TERMINATEDS, c.TRUNCATEDS):
+    ended = np.zeros(rows.count, np.bool_)
+    for name in (c.TERMINATEDS, c.TRUNCATEDS, c.DONES):
         if name in rows:
-            ended |= rows[name]
+            ended |= rows[name].astype(np.bool_, copy=False)
     return ended
 
 
-def segment_ends(rows: Columns) -> np.ndarray:
+def segment_ends(rows: SampleBatch) -> np.ndarray:
     """One past the last row of each uninterrupted stretch of one episode of one agent, `[K] int64`.
 
     Rows follow each other while the episode doesn't end and its id, its step `t` and the agent say so, as far as they
     are there.
     """
-    size = count(rows)
-    last = done(rows)
-    if not size:
+    if not rows.count:
         return np.zeros(0, np.int64)
+    last = done(rows)
     last[-1] = True
-    ids = [c.EPS_ID, c.AGENT_INDEX, c.ENV_ID]
-    if c.EPS_ID not in rows and c.T not in rows:
-        ids.append(c.UNROLL_ID)
+    ids = _IDS if c.EPS_ID in rows or c.T in rows else (*_IDS, c.UNROLL_ID)
     for name in ids:
         if name in rows:
             last[:-1] |= rows[name][1:] != rows[name][:-1]
@@ -68,85 +50,119 @@ def segment_ends(rows: Columns) -> np.ndarray:
     return np.flatnonzero(last) + 1
 
 
-def segments_of(rows: Columns) -> list[Columns]:
+def segments_of(rows: SampleBatch) -> list[SampleBatch]:
     """The rows of each stretch, as views."""
     ends = segment_ends(rows).tolist()
-    return [taken(rows, start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return [rows[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 class EpisodeJoiner:
     """Puts stretches of one episode together that follow each other, in records that come one after another.
 
     A stretch is held back until its episode ends, until the episode goes on somewhere else (a record between was left
-    out, or the input starts over), or until too many are held.
+    out, or the input starts over), or until too much is held.
+
+    Args:
+        by_ends: Rows without an id go on until an end; otherwise nothing says what they belong to, and they are given
+            as they come.
+        max_rows: Rows that are held at most.
+        max_segments: Likewise stretches.
     """
 
-    def __init__(self) -> None:
-        self._open: dict[tuple[int, ...], list[Columns]] = {}
-        self._rows = 0
+    def __init__(
+        self, by_ends: bool = False, max_rows: int = MAX_OPEN_ROWS, max_segments: int = MAX_OPEN_SEGMENTS
+    ) -> None:
+        self._by_ends, self._max_rows, self._max_segments = by_ends, max_rows, max_segments
+        self._joiner = Joiner()
+        self._open: dict[tuple[Any, ...], list[SampleBatch]] = {}
+        self._rows = self.bytes = 0
+        self._warned = False
 
-    def push(self, rows: Columns) -> list[Columns]:
+    def push(self, rows: SampleBatch) -> list[SampleBatch]:
         """Takes a record's rows and returns the stretches that are complete."""
-        found: list[Columns] = []
-        for part in segments_of(rows):
-            if c.EPS_ID not in part:
-                found.append(part)  # nothing says what it belongs to
+        found: list[SampleBatch] = []
+        ended = done(rows)
+        start = 0
+        for end in segment_ends(rows).tolist():
+            part, start, is_end = rows[start:end], end, bool(ended[end - 1])
+            if c.EPS_ID not in part and not self._by_ends:
+                found.append(part)
                 continue
-            key = tuple(int(part[name][0]) for name in (c.EPS_ID, c.AGENT_INDEX) if name in part)
+            key = _key(part)
             before = self._open.get(key)
             if before is not None and not _follows(before[-1], part):
                 found.append(self._release(key))
                 before = None
-            ended = bool(done(taken(part, count(part) - 1, count(part)))[0])
-            if before is None and ended:
+            if before is None and is_end:
                 found.append(part)
                 continue
-            self._open.setdefault(key, []).append(part)
-            self._rows += count(part)
-            if ended:
+            # A view would keep all of the record for as long as the episode is open.
+            self._hold(key, part.copy() if not is_end and 2 * part.count < rows.count else part)
+            if is_end:
                 found.append(self._release(key))
-        while self._rows > MAX_OPEN_ROWS or len(self._open) > MAX_OPEN_SEGMENTS:
+        while self._rows > self._max_rows or len(self._open) > self._max_segments or self.bytes > MAX_OPEN_BYTES:
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "episodes of the input don't end: %d rows of %d of them are held, so the oldest are used as far "
+                    "as they go",
+                    self._rows,
+                    len(self._open),
+                )
             found.append(self._release(next(iter(self._open))))
         return found
 
-    def _release(self, key: tuple[int, ...]) -> Columns:
-        whole = joined(self._open.pop(key))
-        self._rows -= count(whole)
-        return whole
+    def flush(self) -> list[SampleBatch]:
+        """Returns all stretches that are held back, since there is no more."""
+        return [self._release(key) for key in list(self._open)]
+
+    def _hold(self, key: tuple[Any, ...], part: SampleBatch) -> None:
+        self._open.setdefault(key, []).append(part)
+        self._rows += part.count
+        self.bytes += part.size_bytes()
+
+    def _release(self, key: tuple[Any, ...]) -> SampleBatch:
+        parts = self._open.pop(key)
+        self._rows -= sum(part.count for part in parts)
+        self.bytes -= sum(part.size_bytes() for part in parts)
+        return self._joiner.join(parts)
 
     @property
-    def held(self) -> list[Columns]:
+    def held(self) -> list[SampleBatch]:
         """The stretches that are held back, in the order in which they came."""
-        return [joined(parts) for parts in self._open.values()]
+        return [self._joiner.join(parts) for parts in self._open.values()]
 
-    def hold(self, stretches: list[Columns]) -> None:
+    def hold(self, stretches: Iterable[SampleBatch]) -> None:
         """Goes on with what `held` was."""
-        self._open, self._rows = {}, 0
+        self._open, self._rows, self.bytes = {}, 0, 0
         for part in stretches:
-            self._open[tuple(int(part[name][0]) for name in (c.EPS_ID, c.AGENT_INDEX) if name in part)] = [part]
-            self._rows += count(part)
+            self._hold(_key(part), part)
 
 
-def _follows(before: Columns, after: Columns) -> bool:
+def _key(part: SampleBatch) -> tuple[Any, ...]:
+    return tuple(part[name].item(0) for name in _IDS if name in part)
+
+
+def _follows(before: SampleBatch, after: SampleBatch) -> bool:
     """Whether one stretch goes on where the other stopped. Without steps one can only believe it."""
     if c.T not in before or c.T not in after:
         return True
     return int(after[c.T][0]) == int(before[c.T][-1]) + 1
 
 
-def parts_of(rows: Columns, name: str) -> Iterator[str]:
+def parts_of(rows: Mapping[str, Any], name: str) -> Iterator[str]:
     """The columns that make up `name`: itself, or `name/...`."""
     return (key for key in rows if key == name or key.startswith(f"{name}/"))
 
 
-def with_next_obs(rows: Columns, ends: np.ndarray) -> tuple[Columns, np.ndarray]:
+def with_next_obs(rows: SampleBatch, ends: np.ndarray) -> tuple[SampleBatch, np.ndarray]:
     """The rows with `new_obs` where a file lacks it: the observation of the next row.
 
     At the end of a terminated stretch nobody needs it, so it is the row's own. Any other stretch loses its last row,
     of which it isn't known where it led.
 
     Args:
-        rows: Of stretches one after another.
+        rows: Of stretches one after another, with flat columns.
         ends: One past the last row of each, `[K]`.
 
     Returns:
@@ -155,22 +171,22 @@ def with_next_obs(rows: Columns, ends: np.ndarray) -> tuple[Columns, np.ndarray]
     if next(parts_of(rows, c.NEXT_OBS), None) is not None or not len(ends):
         return rows, ends
     terminated = rows[c.TERMINATEDS][ends - 1] if c.TERMINATEDS in rows else np.zeros(len(ends), np.bool_)
-    following = np.arange(1, count(rows) + 1)
+    following = np.arange(1, rows.count + 1)
     following[ends - 1] = ends - 1
-    rows = dict(rows)
+    rows = rows.copy(shallow=True)
     for name in list(parts_of(rows, c.OBS)):
         rows[c.NEXT_OBS + name.removeprefix(c.OBS)] = rows[name][following]
-    keep = np.ones(count(rows), np.bool_)
+    keep = np.ones(rows.count, np.bool_)
     keep[ends[~terminated] - 1] = False
     if keep.all():
         return rows, ends
     lengths = np.diff(ends, prepend=0) - ~terminated
-    return {name: x[keep] for name, x in rows.items()}, np.cumsum(lengths)[lengths > 0]
+    return rows.take(keep), np.cumsum(lengths)[lengths > 0]
 
 
-def numbered(rows: Columns, ends: np.ndarray, first_unroll_id: int) -> Columns:
+def numbered(rows: SampleBatch, ends: np.ndarray, first_unroll_id: int) -> SampleBatch:
     """The rows with `unroll_id` counting up by stretch, and `eps_id`, `t` and `truncateds` where they are missing."""
-    rows, size = dict(rows), count(rows)
+    rows, size = rows.copy(shallow=True), rows.count
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     unroll = np.repeat(first_unroll_id + np.arange(len(ends)), ends - starts)
     filled: dict[str, Any] = {c.EPS_ID: unroll, c.T: np.arange(size) - np.repeat(starts, ends - starts)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from polylib.errors import ConfigError
 from polylib.offline.input_reader import InputReader
 from polylib.offline.joined import Joiner
 from polylib.offline.json_format import Batch
-from polylib.policy.sample_batch import MultiAgentBatch
+from polylib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
 
 class ShuffledInput(InputReader):
@@ -68,10 +69,7 @@ class ShuffledInput(InputReader):
         rng = np.random.default_rng([self._seed, self._block])
         self._block += 1
         self._before, self._given = before, 0
-        if self._by_row:
-            self._buffer.append(_shuffled(self._joiner.join(batches), rng))
-        else:
-            self._buffer.extend(batches[i] for i in rng.permutation(len(batches)))
+        self._buffer.extend(in_random_order(batches, rng, self._by_row, self._joiner))
 
     def _passes(self) -> int:
         return getattr(self._reader, "passes", 0)  # a user's reader may have `next` alone
@@ -101,8 +99,12 @@ class ShuffledInput(InputReader):
         self._reader.close()
 
 
-def _shuffled(batch: Batch, rng: np.random.Generator) -> Batch:
-    if isinstance(batch, MultiAgentBatch):
-        shuffled = {name: b.copy(shallow=True).shuffle(rng) for name, b in batch.policy_batches.items()}
-        return MultiAgentBatch(shuffled, batch.count)
-    return batch.copy(shallow=True).shuffle(rng)
+def in_random_order(batches: Sequence[Any], rng: np.random.Generator, rows: bool, joiner: Joiner) -> list[Any]:
+    """Some batches in random order; with `rows` one batch, of all their rows in random order."""
+    if not rows:
+        return [batches[i] for i in rng.permutation(len(batches))]
+    batch = joiner.join(batches)
+    if isinstance(batch, SampleBatch):
+        return [batch.take(rng.permutation(batch.count))]
+    mixed = {name: b.take(rng.permutation(b.count)) for name, b in batch.policy_batches.items()}
+    return [MultiAgentBatch(mixed, batch.count)]

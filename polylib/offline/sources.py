@@ -46,6 +46,8 @@ _DRIVERS = {
     "hdfs": "pyarrow",
 }
 _LOCAL = ("file", "local")
+# How packed files begin: it is their names that say how they are to be read.
+_PACKED = {b"\x1f\x8b": ".gz", b"PK\x03\x04": ".zip"}
 _HTTP = re.compile("https?://")
 
 
@@ -150,7 +152,12 @@ def _find(path: Path) -> Sequence[Path | RemoteFile]:
             raise TraceFileError(f"no traces to read: {str(path)!r} is a device, no file")
         return [path]
     found = sorted((Path(name) for name in glob.glob(str(path), recursive=True)), key=_natural)
-    files = [file for file in found if file.is_file()]
+    # Each once: a link to a folder above leads `**` to the same files again and again.
+    several: dict[Path, Path] = {}
+    for file in found:
+        if file.is_file():
+            several.setdefault(file.resolve(), file)
+    files = list(several.values())
     if not files:
         what = "no file matches" if glob.has_magic(str(path)) else "there is no file or folder"
         raise TraceFileError(f"no traces to read: {what} {str(path)!r}")
@@ -319,7 +326,12 @@ def open_file(file: TraceFile, archives: _Archives | None = None) -> BinaryIO:
     """
     try:
         if isinstance(file, Path) and file.suffix != ".gz":
-            return file.open("rb", buffering=_BUFFER)
+            plain = io.BufferedReader(file.open("rb", buffering=0), _BUFFER)
+            suffix = next((suffix for magic, suffix in _PACKED.items() if plain.peek(4).startswith(magic)), None)
+            if suffix is None:
+                return plain
+            plain.close()
+            raise TraceFileError(f"{str(file)!r} is packed, but not called so: rename it to end with {suffix}")
         under: list[Any] = []
         if isinstance(file, Member):
             under.append((archives or _Archives()).open(file.archive).open(file.name))

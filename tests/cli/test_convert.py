@@ -39,6 +39,9 @@ def test_there_and_back(tmp_path, capsys, monkeypatch):
         ([str(TRACES), "x", "--encoding", "zip"], 2, "--encoding=zip: expected one of"),
         ([str(TRACES), "minari:a/b1-v0", "--env", "Nope-v0"], 2, "--env Nope-v0: "),
         ([str(TRACES), str(ROOT)], 1, "exists already"),
+        ([str(TRACES), "x", "--columns", "obs"], 2, "--columns: "),
+        ([str(TRACES), "x", "--columns", '{"obs": 3}'], 2, "columns={'obs': 3}: expected names in the files to names"),
+        ([str(TRACES), "x.h5"], 2, "'x.h5': HDF5 files are read, not written"),
     ],
 )
 def test_one_line_says_what_is_wrong(words, status, message, capsys, tmp_path, monkeypatch):
@@ -48,6 +51,19 @@ def test_one_line_says_what_is_wrong(words, status, message, capsys, tmp_path, m
     assert error.startswith("polylib convert: error: ") and message in error and error.count("\n") == 1
 
 
+def test_columns_get_other_names(tmp_path, capsys):
+    """Of JSON and of Parquet files."""
+    theirs, parquet, back = tmp_path / "theirs.json", tmp_path / "x.parquet", tmp_path / "back"
+    theirs.write_text('{"type": "SampleBatch", "state": [[1.0], [2.0]], "actions": [0, 1], "points": [3.0, 4.0]}\n')
+    names = ["--columns", '{"state": "obs", "points": "rewards"}']
+    assert main(["convert", str(theirs), str(parquet), *names]) == 0
+    assert sorted(open_dataset(parquet).next()) == ["actions", "obs", "rewards"]
+    assert main(["convert", str(parquet), str(back), "--columns", '{"rewards": "advantages"}']) == 0
+    batch = JsonReader(back).next()
+    assert batch["obs"].tolist() == [[1], [2]] and batch["advantages"].tolist() == [3, 4] and "rewards" not in batch
+    capsys.readouterr()
+
+
 def test_bin_convert_prints_help():
     done = subprocess.run([sys.executable, ROOT / "bin" / "convert", "--help"], capture_output=True, text=True)
-    assert done.returncode == 0 and "minari:ID" in done.stdout and "--encoding" in done.stdout
+    assert done.returncode == 0 and all(x in done.stdout for x in ("minari:ID", "--encoding", "--columns"))

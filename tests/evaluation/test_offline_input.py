@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from learners import CHOICE, LSTM, OBS, TORQUE, small_config, spec_of
 
+from polylib.checkpoints import with_arrays, without_arrays
 from polylib.errors import ConfigError
-from polylib.evaluation.mixed_sources import MixedSources, portable_input, reads, samples
+from polylib.evaluation.inputs import fragments_of, portable_input, reads, samples
 from polylib.evaluation.offline_input import OfflineInput
 from polylib.evaluation.offline_spaces import offline_spaces
 from polylib.offline.errors import OfflineError
 from polylib.offline.input_reader import InputReader
+from polylib.offline.json_format import encode_record
 from polylib.offline.json_writer import JsonWriter
 from polylib.policy.backends import make_policy
 from polylib.policy.sample_batch import MultiAgentBatch, SampleBatch
@@ -59,12 +63,23 @@ def episode(eps_id=1, first=0, size=4, end=None, **others):
     )
 
 
+class Source(OfflineInput):
+    """Gives as many rows as it is asked for."""
+
+    def __init__(self, config, policy, source, rows=1):
+        super().__init__(config, policy, source, rows)
+
+    def sample(self, rows):
+        self.rows = rows
+        return self.next()
+
+
 def make(algo, batches, spaces=(OBS, CHOICE), loop=True, policy=None, **keys):
     keys = {"seed": 0, **keys}
     spec = spec_of(algo, *spaces, **keys)
     policy = policy or make_policy(spec, "numpy", False)
     config = small_config(algo, **keys)
-    return OfflineInput(config, policy, lambda ioctx: Records(batches, loop))
+    return Source(config, policy, lambda ioctx: Records(batches, loop))
 
 
 def values(batch, name="obs"):
@@ -151,8 +166,14 @@ def test_no_row_that_could_be_used():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rewards": F32([1, np.nan, 1, 1])}, "column 'rewards' holds nan .row 1 of a record of episode 1.: nothing"),
-        ({"obs": np.full((4, 3), np.inf, F32)}, r"column 'obs' holds \[inf inf inf\] \(row 0"),
+        (
+            {"rewards": F32([1, np.nan, 1, 1])},
+            "batch 1, column 'rewards': row 1 of the record of episode 1 holds nan: nothing",
+        ),
+        (
+            {"obs": np.full((4, 3), np.inf, F32)},
+            r"column 'obs': row 0 of the record of episode 1 holds \[inf inf inf\]:",
+        ),
     ],
 )
 def test_numbers_that_are_not_finite(change, message):
@@ -161,6 +182,53 @@ def test_numbers_that_are_not_finite(change, message):
         batch[name] = x
     with pytest.raises(OfflineError, match=message):
         make("DQN", [batch]).sample(4)
+
+
+@pytest.mark.parametrize(("column", "value"), [("obs", np.nan), ("new_obs", np.inf), ("rewards", np.nan)])
+@pytest.mark.parametrize("restored", [False, True])
+def test_numbers_that_are_not_finite_in_a_file(tmp_path, column, value, restored):
+    """The third line of the second file."""
+    bad = episode(2)
+    bad[column][2] = value
+    for name, records in (("a.json", [episode(), episode()]), ("b.json", [episode(), episode(), bad])):
+        (tmp_path / name).write_bytes(b"".join(encode_record(record) for record in records))
+    policy = make_policy(spec_of("DQN", OBS, CHOICE), "numpy", False)
+    config = small_config("DQN").update_from_dict({"input_config": {"shuffle": None}})
+    found = Source(config, policy, str(tmp_path))
+    found.sample(16)
+    if restored:
+        state, found = found.get_state(), Source(config, policy, str(tmp_path))
+        assert found.set_state(state)
+    message = f"b.json, line 3, column '{column}': row 2 of the record of episode 2 holds "
+    with pytest.raises(OfflineError, match=message):
+        found.sample(1)
+
+
+def test_ids_that_are_text(tmp_path):
+    """Two episodes over three records; text of the same letters is the same episode in whichever file."""
+    pieces = [episode(1, size=2), episode(2, size=3, end="terminated"), episode(1, 2, 2, "terminated")]
+    for i, (piece, name) in enumerate(zip(pieces, ("one", "zwei", "one"), strict=True)):
+        piece["eps_id"] = np.array([name] * piece.count)
+        (tmp_path / f"{i}.json").write_bytes(encode_record(piece))
+    keys = {"input_config": {"shuffle": None}, "gamma": 0.5, "n_step": 3}
+    policy = make_policy(spec_of("DQN", OBS, CHOICE, **keys), "numpy", False)
+    batch = Source(small_config("DQN", **keys), policy, str(tmp_path)).sample(7)
+    two, one = batch["eps_id"][[0, 3]].tolist()
+    assert batch["eps_id"].tolist() == [two] * 3 + [one] * 4 and batch["eps_id"].dtype == np.int64
+    # The first 53 bits of blake2b("one") and blake2b("zwei").
+    assert [one, two] == [1862966581489346, 4005886070193321]
+    assert batch["rewards"].tolist() == [1.75, 1.5, 1, 1.75, 1.75, 1.5, 1]
+    # A line of another program's.
+    lists = {name: column.tolist() for name, column in pieces[1].items()}
+    (tmp_path / "1.json").write_text(json.dumps({"type": "SampleBatch", **lists}))
+    assert (
+        Source(small_config("DQN", **keys), policy, str(tmp_path)).sample(7)["eps_id"].tolist() == [two] * 3 + [one] * 4
+    )
+    # Anything else stays an error.
+    pieces[0]["eps_id"] = np.array([None, None], object)
+    (tmp_path / "0.json").write_bytes(encode_record(pieces[0]))
+    with pytest.raises(OfflineError, match="0.json, line 1, column 'eps_id': it holds object: expected int64"):
+        Source(small_config("DQN", **keys), policy, str(tmp_path)).sample(1)
 
 
 def test_columns_that_are_needed():
@@ -274,11 +342,35 @@ def test_actions_in_the_units_of_the_environment(tmp_path):
         writer.write(record)
     policy = make_policy(spec_of("SAC", OBS, TORQUE), "numpy", False)
     config = small_config("SAC")
-    found = OfflineInput(config, policy, str(tmp_path)).sample(4)["actions"]
+    found = Source(config, policy, str(tmp_path)).sample(4)["actions"]
     assert found.tolist() == record["actions"].tolist()
     config.actions_in_input_normalized = True
-    found = OfflineInput(config, policy, str(tmp_path)).sample(4)["actions"]
+    found = Source(config, policy, str(tmp_path)).sample(4)["actions"]
     assert found.tolist() == [[-2, 0], [0, 0.5], [2, 1], [1, 0.25]]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "scale", "keys", "told"),
+    [
+        ([-2, 0], [2, 1], [1, 1], {}, True),  # further in one dimension, and not as far in the other
+        ([-2, 0], [2, 1], [1, 1], {"actions_in_input_normalized": True}, False),
+        ([-2, -2], [2, 2], [1, 1.5], {}, False),  # beyond [-1, 1]
+        ([-2, -2], [2, 2], [0.1, 0.1], {}, False),  # small ones
+        ([-0.4, -0.4], [0.4, 0.4], [0.4, 0.4], {}, False),
+        ([-1, -1], [1, 1], [1, 1], {}, False),
+        ([-1, -np.inf], [1, np.inf], [1, 1], {}, False),  # without bounds there is nothing to scale by
+    ],
+)
+def test_actions_that_may_be_normalized(tmp_path, caplog, low, high, scale, keys, told):
+    """Once, when all of a small file was seen."""
+    record = episode()
+    record["actions"] = F32([[-1, -1], [0, 0], [1, 1], [0.5, -0.5]]) * F32(scale)
+    (tmp_path / "a.json").write_bytes(encode_record(record))
+    space = S.Box(F32(low), F32(high))
+    found = Source(small_config("BC", **keys), make_policy(spec_of("BC", OBS, space), "numpy", False), str(tmp_path))
+    for _ in range(5):
+        found.sample(4)
+    assert [r.message.rpartition(", ")[2] for r in caplog.records] == ["set actions_in_input_normalized=True"] * told
 
 
 @pytest.mark.parametrize(
@@ -297,13 +389,14 @@ def test_reading_goes_on_where_it_stopped(algo, keys):
     unbroken = make(algo, pieces, **keys)
     states = []
     for _ in range(5):
-        states.append(unbroken.get_state())
+        arrays = {}
+        states.append((json.loads(json.dumps(without_arrays(unbroken.get_state(), arrays, "input"))), arrays))
         unbroken.sample(3)
     rest = [plain(unbroken.sample(3)) for _ in range(6)]
     for place, (numbers, arrays) in enumerate(states):
         again = make(algo, pieces, policy=unbroken.policy, **{**keys, "seed": 9})
         again.sample(2)
-        assert again.set_state(numbers, arrays)
+        assert again.set_state(with_arrays(numbers, arrays))
         for _ in range(5 - place):
             again.sample(3)
         assert [plain(again.sample(3)) for _ in range(6)] == rest, place
@@ -316,56 +409,66 @@ def test_readers_that_cant_say_where_they_are():
 
     config = small_config("BC", seed=0)
     policy = make_policy(spec_of("BC"), "numpy", False)
-    assert OfflineInput(config, policy, lambda ioctx: Forgetful([episode()])).get_state() is None
+    assert Source(config, policy, lambda ioctx: Forgetful([episode()])).get_state() is None
 
 
 # --- mixes
 
 
-def mixed(weights, seed=0, rows=10):
+def mixed(weights, rows, seed=0):
     """Sources of observations 1, 2, ...; the environment gives zeros."""
-    parts = {}
-    for i, name in enumerate(weights):
+    names = list(weights)
+
+    def reader(name, size):
         record = episode()
-        record["obs"] = np.full((4, 3), F32(0.01 * (i + 1)))
-        parts[name] = make("BC", [record])
-    if "sampler" in parts:
-        sampled = episode(size=rows, more=np.zeros(rows))
-        sampled["obs"] = np.zeros((rows, 3), F32)
-        parts["sampler"] = lambda: sampled.copy()
-    return MixedSources(parts, weights, np.random.default_rng(seed))
+        record["obs"] = np.full((4, 3), F32(0.01 * (names.index(name) + 1)))
+        found = make("BC", [record])
+        found.rows = size
+        return found
+
+    sampled = episode(size=rows, more=np.zeros(rows))
+    sampled["obs"] = np.zeros((rows, 3), F32)
+    return fragments_of(weights, rows, reader, sampled.copy, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize(("rows", "piece"), [(4000, 200), (40, 2), (30, 1), (45, 1), (150, 6), (7, 1)])
+def test_a_fragment_is_made_of_equal_parts(rows, piece):
+    """Of twenty or more, so that the weights are shares of rows."""
+    mix = mixed({"a": 0.5, "b": 0.5}, rows)
+    assert {mix.next().count for _ in range(10)} == {piece} and rows % piece == 0
 
 
 def test_weights_are_shares_of_rows():
     weights = {"a": 0.7, "b": 0.2, "c": 0.1}
-    one, other = mixed(weights), mixed(weights)
-    batch = one.sample(4000)
-    shares = [np.mean(np.round(100 * batch["obs"][:, 0]) == i) for i in (1, 2, 3)]
-    assert batch.count == 4000 and values(batch) == values(other.sample(4000))
-    # Twenty draws a fragment.
-    draws = np.concatenate([one.sample(40)["obs"][::2, 0] for _ in range(500)])
-    shares = [np.mean(np.round(100 * draws) == i) for i in (1, 2, 3)]
-    assert shares == pytest.approx([0.7, 0.2, 0.1], abs=0.02)
-    assert values(mixed(weights, 1).sample(4000)) != values(batch)
+    one, same, other = mixed(weights, 20), mixed(weights, 20), mixed(weights, 20, seed=1)
+    drawn, again, others = ([values(mix.next())[0] for _ in range(2000)] for mix in (one, same, other))
+    assert drawn == again and drawn != others
+    assert [np.mean(np.equal(drawn, i)) for i in (1, 2, 3)] == pytest.approx([0.7, 0.2, 0.1], abs=0.03)
 
 
 def test_the_environment_takes_turns_with_files():
     """Its fragments stay whole, and keep their columns."""
-    mix = mixed({"files": 0.5, "sampler": 0.5})
-    kinds = [set(np.round(100 * batch["obs"][:, 0])) for batch in (mix.sample(10) for _ in range(200))]
-    assert all(kind in ({0}, {1}) for kind in kinds)
+    mix = mixed({"files": 0.5, "sampler": 0.5}, 10)
+    found = [mix.next() for _ in range(200)]
+    kinds = [set(np.round(100 * batch["obs"][:, 0])) for batch in found]
+    assert all(kind in ({0}, {1}) for kind in kinds) and {batch.count for batch in found} == {10}
+    assert all(("more" in batch) == (kind == {0}) for batch, kind in zip(found, kinds, strict=True))
     assert 70 < sum(kind == {0} for kind in kinds) < 130
 
 
 def test_mixes_go_on_where_they_stopped():
     weights = {"a": 0.7, "b": 0.3}
-    unbroken = mixed(weights)
-    unbroken.sample(7)
-    state = unbroken.get_state()
-    rest = [plain(unbroken.sample(9)) for _ in range(5)]
-    again = mixed(weights, seed=5)
-    assert again.set_state(*state) and [plain(again.sample(9)) for _ in range(5)] == rest
-    assert not mixed({"a": 0.5, "b": 0.3, "c": 0.2}).set_state(*state)
+    unbroken = mixed(weights, 60)
+    for _ in range(7):
+        unbroken.next()
+    arrays = {}
+    state = json.loads(json.dumps(without_arrays(unbroken.get_state(), arrays, "input")))
+    rest = [plain(unbroken.next()) for _ in range(20)]
+    again = mixed(weights, 60, seed=5)
+    assert again.set_state(with_arrays(state, arrays)) and [plain(again.next()) for _ in range(20)] == rest
+    assert not mixed({"a": 0.5, "b": 0.3, "c": 0.2}, 60).set_state(with_arrays(state, arrays))
+    one = make("BC", [episode()])
+    assert not one.set_state(with_arrays(state, arrays)) and not mixed(weights, 60).set_state(one.get_state())
 
 
 def test_what_an_input_asks_for():
@@ -407,7 +510,7 @@ def test_a_shuffle_buffer_larger_than_the_files(tmp_path, keys):
             writer.write(episode(i, end="terminated"))
     keys = {"seed": 0, "shuffle_buffer_size": 10**30, **keys}
     policy = make_policy(spec_of("BC", OBS, CHOICE, **keys), "numpy", False)
-    found = OfflineInput(small_config("BC", **keys), policy, str(tmp_path))
+    found = Source(small_config("BC", **keys), policy, str(tmp_path))
     for _ in range(3):
         assert found.sample(12).count == 12
     assert found._ready_rows <= 24 and sum(len(rows["actions"]) for rows in found._pool) <= 24

@@ -9,6 +9,7 @@ import pytest
 
 from polylib.evaluation.remembered import Remembered
 from polylib.offline.input_reader import InputReader
+from polylib.policy.sample_batch import SampleBatch
 
 RECORDS = [np.arange(5) + 10 * i for i in range(7)]
 
@@ -38,7 +39,7 @@ class Reader(InputReader):
 
 def make(keep, permute=False, seed=1):
     Reader.count = 0
-    return Remembered(Reader, lambda record: {"x": record.copy()}, keep, seed, permute)
+    return Remembered(Reader, lambda record: SampleBatch(x=record.copy()), keep, seed, permute)
 
 
 def firsts(found, count):

@@ -54,6 +54,12 @@ def test_by_hand():
     assert obs == ColumnStats(ColumnKind("obs", (2,), "float32"), -2.0, math.inf, 1, 1)
 
 
+def test_likelihoods_that_nobody_knows_are_no_fault():
+    rows = batch(actions=[1, 0], rewards=[1.0, 1.0], terminateds=[False, True], action_logp=[np.nan, np.nan])
+    (episode,) = summarise([rows]).episodes
+    assert episode.nans == {"action_logp": 2} and episode.problems() == []
+
+
 def test_an_episode_over_records_and_duplicates_count_once():
     def part(steps, end):
         last = [False] * (len(steps) - 1) + [end]

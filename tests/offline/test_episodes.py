@@ -77,6 +77,16 @@ def test_gaps_are_noted():
     assert episode.whole and episode.columns["rewards"].tolist() == list(range(7))
 
 
+@pytest.mark.filterwarnings("error")
+def test_steps_that_are_no_numbers_of_a_sane_file():
+    """The ends of int64, whose difference is none, and a float far beyond: gaps, without a word of NumPy's."""
+    low, high = -(2**63), 2**63 - 1
+    (episode,) = found(rows(7, [low, 3, high]))
+    assert episode.gaps == [(low + 1, 3), (4, high)] and len(episode) == 3
+    (episode,) = found(rows(7, [1e30, 1.0]))
+    assert len(episode) == 2 and len(episode.gaps) == 1
+
+
 def test_an_end_that_is_missing():
     (episode,) = found(rows(7, range(5)))
     assert episode.end is None and not episode.whole and len(episode) == 5

@@ -341,6 +341,15 @@ def test_formats_by_name():
         open_dataset("x", "csv")
 
 
+def test_a_reader_says_where_the_last_piece_stands(tmp_path):
+    path = write_parquet(tmp_path, cartpole(3))
+    reader = open_dataset(path, loop=True)
+    assert reader.where == ""
+    for _ in range(2):
+        reader.next()
+        assert reader.where.startswith(f"{path}, ")
+
+
 def test_says_what_to_install(monkeypatch):
     import sys
 

@@ -145,6 +145,11 @@ def test_a_last_line_without_end_is_left_out_with_one_warning(tmp_path, caplog):
     assert [f"{path}, line 4" in record.getMessage() for record in caplog.records] == [True]
 
 
+def test_a_byte_order_mark_costs_no_record(tmp_path, caplog):
+    path = write_lines(tmp_path / "f.json", b"\xef\xbb\xbf" + encode_record(cartpole(eps_id=7)).replace(b"\n", b"\r\n"))
+    assert episodes(JsonReader(path)) == [7] and not caplog.records
+
+
 def test_a5_columns_of_different_lengths_name_both(tmp_path):
     path = write_lines(tmp_path / "f.json", foreign_line(obs=[[1.0], [2.0]], actions=[0]))
     with pytest.raises(TraceFormatError, match=f"{path}, line 1, column 'actions': .* has 1 rows.* has 2 .*'obs'"):
@@ -261,6 +266,20 @@ def test_a_file_a_folder_a_pattern_and_a_list(tree, monkeypatch):
     assert episodes(JsonReader("~/sub")) == [2]
     monkeypatch.chdir(tree)
     assert episodes(JsonReader("sub/deep")) == [3]
+
+
+def test_a_reader_says_where_the_last_record_stands(tree):
+    write_lines(tree / "a_10.json", encode_record(cartpole()), '{"type": "Sam', encode_record(cartpole()))
+    reader = JsonReader(tree)
+    assert reader.where == ""
+    seen = [(reader.next(), reader.where)[1] for _ in range(3)]
+    assert seen == [f"{tree / 'a_2.json'}, line 1", f"{tree / 'a_10.json'}, line 1", f"{tree / 'a_10.json'}, line 3"]
+
+
+def test_a_link_to_a_folder_above_gives_no_file_twice(tree):
+    (tree / "sub" / "again").symlink_to(tree, target_is_directory=True)
+    reader = JsonReader(f"{tree}/**/*.json")
+    assert episodes(reader) == [0, 1, 2, 3] and reader.files[0] == tree / "a_2.json"
 
 
 def test_a_file_whose_name_looks_like_a_pattern(tmp_path):

@@ -123,6 +123,24 @@ def test_an_episode_that_starts_anew_is_another_one():
     assert seen(WholeEpisodes(Given(records))) == [(1, [0, 1, 2]), (1, [0, 1, 2, 3])]
 
 
+def test_rows_that_are_missing_inside_of_a_record_cut_an_episode():
+    assert seen(WholeEpisodes(Given([pieces((1, 0, 2, False), (1, 3, 2, True))]))) == [(1, [0, 1]), (1, [3, 4])]
+
+
+@pytest.mark.parametrize("kind", [object, str])
+def test_agents_in_turns_and_ids_that_are_text(kind):
+    records = [
+        SampleBatch(
+            eps_id=np.array(["one", "one", "two"], kind),
+            agent_index=np.array([0, 1, 0]),
+            terminateds=np.array([first > 1, first > 1, False]),
+            x=np.arange(first, first + 3),
+        )
+        for first in (0, 3)
+    ]
+    assert values(WholeEpisodes(Given(records))) == [[0, 3], [1, 4], [2, 5]]
+
+
 def test_without_ids_the_ends_separate_episodes():
     records = [SampleBatch(x=np.arange(i, i + 3), dones=np.array(ends)) for i, ends in ((0, [0, 1, 0]), (3, [0, 1, 1]))]
     assert values(WholeEpisodes(Given(records))) == [[0, 1], [2, 3, 4], [5]]
@@ -139,7 +157,7 @@ def test_a_log_without_ends_does_not_fill_the_memory(monkeypatch, caplog):
     monkeypatch.setattr(module, "MAX_OPEN_ROWS", 10)
     reader = WholeEpisodes(Given([pieces((i, 0, 2, False)) for i in range(50)]))
     assert [eps_id for eps_id, _ in seen(reader.next() for _ in range(40))] == list(range(40))
-    assert sum(len(pieces) for pieces in reader._open.values()) <= 5
+    assert reader._joiner.bytes <= pieces((0, 0, 10, False)).size_bytes()
     assert len(caplog.records) == 1 and "episodes of the input don't end" in caplog.text
 
 

@@ -88,6 +88,18 @@ def test_damaged_packed_files_are_one_clear_error(case, tmp_path):
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.parametrize("name, suffix", [("x.json", ".gz"), ("x.GZ", ".gz"), ("y.json", ".zip")])
+def test_a_packed_file_that_isnt_called_so_says_how_to_call_it(name, suffix, tmp_path):
+    line = encode_record(cartpole(eps_id=1))
+    if suffix == ".gz":
+        (tmp_path / name).write_bytes(gzip.compress(line))
+    else:
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("a.json", line)
+    with pytest.raises(TraceFileError, match=f"{name}' is packed, .* end with {suffix}"):
+        JsonReader(tmp_path / name).next()
+
+
 def test_a_gz_that_is_cut_short_gives_what_it_has_then_an_error_then_the_next_file(tmp_path):
     data = gzip.compress(b"".join(record(i) for i in range(50)))
     (tmp_path / "a.json.gz").write_bytes(data[: len(data) // 2])

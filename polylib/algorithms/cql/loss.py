@@ -111,7 +111,7 @@ class CQLObjective(SACObjective):
             if allowed is not None:
                 values = [ops.where(allowed, x, _FORBIDDEN) for x in values]
         else:
-            values = self._sampled_values(ops, nets, batch, noise, parts)
+            values = self._sampled_values(ops, nets, batch, noise, parts, t)
         return [t * ops.logsumexp(x / t, 1) - q for x, q in zip(values, parts.qs, strict=True)]
 
     def _sampled_values(
@@ -121,12 +121,13 @@ class CQLObjective(SACObjective):
         batch: Mapping[str, Array],
         noise: Mapping[str, Array],
         parts: Parts,
+        temperature: float,
     ) -> list[Array]:
-        """Each Q function at sampled actions, less the log of the density that each was drawn from: `[N, actions]`.
+        """Each Q function at sampled actions, less `T` times the log of the density it was drawn from: `[N, actions]`.
 
-        A sum of exp over these estimates the one over all actions (appendix F of arXiv:2006.04779), but for a factor
-        that doesn't depend on Q. A third are uniform, a third from the policy, a third from the policy in the next
-        state.
+        A sum of `exp(x / T)` over these, of `exp(Q / T) / density`, estimates the one over all actions (appendix F of
+        arXiv:2006.04779), but for a factor that doesn't depend on Q. A third are uniform, a third from the policy, a
+        third from the policy in the next state.
         """
         count, size = self.config["num_actions"], self.dist.noise_size
 
@@ -144,4 +145,4 @@ class CQLObjective(SACObjective):
 
         units, density = ops.no_gradient(sample)
         out = nets["q"]({**repeated_obs(ops, batch, 3 * count), "action_units": units})
-        return [ops.reshape(out[name], (-1, 3 * count)) - density for name in self._qs]
+        return [ops.reshape(out[name], (-1, 3 * count)) - temperature * density for name in self._qs]

@@ -25,8 +25,8 @@ class OffPolicyEstimator(ABC):
             `compute_log_likelihoods(actions, obs)`.
         gamma: the discount of returns.
         epsilon_greedy: the probability with which the policy is replaced by a uniform action; Discrete actions only.
-        greedy: judge the policy's most likely actions. None: if it explores by epsilon-greedy, as DQN does, whose
-            values are no logits.
+        greedy: judge the policy's most likely actions. None: if its exploration departs from those instead of sampling,
+            as DQN's epsilon-greedy does, whose values are no logits.
         unfinished: what becomes of episodes that aren't whole: `"drop"`, `"keep"` or `"error"`.
         resamples: of the bootstrap; 0: no intervals.
         confidence: of the intervals.
@@ -141,6 +141,7 @@ class OffPolicyEstimator(ABC):
     def _behavior(self, logged: Logged) -> np.ndarray:
         rows, who = logged.rows, type(self).__name__
         if c.ACTION_LOGP in rows:
+            self._check_known(rows[c.ACTION_LOGP])
             logp = numbers(rows, c.ACTION_LOGP)
         elif c.ACTION_PROB in rows:
             probabilities = numbers(rows, c.ACTION_PROB)
@@ -161,6 +162,18 @@ class OffPolicyEstimator(ABC):
             self._check_discrete(logp)
         return logp
 
+    @staticmethod
+    def _check_known(column: Any) -> None:
+        column = np.asarray(column)
+        unknown = np.isnan(column) if column.dtype.kind == "f" else np.zeros(1, np.bool_)
+        if unknown.any():
+            raise BatchError(
+                f"column {c.ACTION_LOGP!r}: row {int(np.argmax(unknown))} holds nan, one of {int(unknown.sum())} "
+                f"among {len(column)}: nobody knows how likely these actions were, as with ParameterNoise, noisy "
+                "layers (noisy=True), a strategy of your own without log_probs, or Box actions without exploration. "
+                "Record with another exploration_config, or use the direct method ('dm'), which needs no likelihoods"
+            )
+
     def _check_discrete(self, logp: np.ndarray) -> None:
         if (logp > 1e-3).any():
             row = int(np.argmax(logp > 1e-3))
@@ -171,7 +184,8 @@ class OffPolicyEstimator(ABC):
         if len(logp) > 1 and not logp.any():
             logger.warning(
                 "%s: every logged action has the probability 1. Whatever a deterministic policy didn't do, no weight "
-                "can make up for; and if it did explore (epsilon-greedily), its log-probabilities weren't recorded",
+                "can make up for; and if it did explore, what wrote the log didn't record how likely that was (RLlib's "
+                "DQN doesn't)",
                 type(self).__name__,
             )
 

@@ -9,13 +9,13 @@ import numpy as np
 import tree
 
 from polylib.errors import BatchError, ConfigError, ConfigTypeError
-from polylib.models.distributions import Categorical, Deterministic, SquashedGaussian
+from polylib.models.distributions import Categorical, Deterministic, DiagGaussian, SquashedGaussian
 from polylib.models.distributions.base import BoxUnits
 from polylib.models.spaces import is_nested, unflatten
 from polylib.offline.estimators.logged import Logged, take
 from polylib.policy import columns as c
 from polylib.policy import numpy_ops
-from polylib.policy.exploration import EpsilonGreedy, SoftQ
+from polylib.policy.exploration import SoftQ
 
 #: Rows that a policy is given at a time: enough to be fast, few enough for pictures.
 CHUNK = 4096
@@ -30,7 +30,8 @@ class TargetPolicy:
         policy: a `Policy` of any framework, or anything with `action_space` and
             `compute_log_likelihoods(actions, obs)`; Box actions of a q model also need `compute_actions`.
         epsilon_greedy: the probability of a uniform action; discrete actions only.
-        greedy: whether it takes its most likely action for certain. None: if that is how it explores (DQN).
+        greedy: whether it takes its most likely action for certain. None: if that is what its exploration departs
+            from (DQN's epsilon-greedy), instead of sampling.
         filter_observations: whether the log holds the environment's own observations, so that the policy's observation
             filter is still to be applied.
         seed: of sampled actions.
@@ -66,8 +67,9 @@ class TargetPolicy:
         self.epsilon = float(epsilon_greedy)
         self._objective: Any = getattr(policy, "objective", None)
         exploration = getattr(self._objective, "exploration", None)
-        self.greedy = isinstance(exploration, EpsilonGreedy) if greedy is None else bool(greedy)
-        self._temperature = exploration.temperature if isinstance(exploration, SoftQ) else 1.0
+        strategy = None if exploration is None else exploration.inner
+        self.greedy = strategy is not None and not strategy.samples if greedy is None else bool(greedy)
+        self._temperature = strategy.temperature if isinstance(strategy, SoftQ) else 1.0
         self.filters = filter_observations
         self.rng = np.random.default_rng(seed)
 
@@ -110,7 +112,7 @@ class TargetPolicy:
             found = self.policy.compute_log_likelihoods(take(actions, part), self._filtered(take(obs, part)), **given)
             return np.asarray(found, np.float64).reshape(len(part))
 
-        return self._by_chunk(rows.count, chunk)
+        return np.where(self._clipped(rows), -np.inf, self._by_chunk(rows.count, chunk))
 
     def probabilities(self, obs: Any, action_mask: np.ndarray | None = None) -> np.ndarray:
         """Of each discrete action, `[N, A] float64`."""
@@ -234,15 +236,29 @@ class TargetPolicy:
         a clipped action is another.
         """
         dist = getattr(self._objective, "dist", None)
-        if c.ACTION_RAW not in rows or not isinstance(dist, BoxUnits) or isinstance(dist, Deterministic):
+        if c.ACTION_RAW not in rows or not isinstance(dist, DiagGaussian | SquashedGaussian):
             return None
         raw = np.asarray(rows[c.ACTION_RAW], np.float64)
-        if raw.shape != (rows.count, dist.size):
-            return None
-        actions = dist.to_actions(numpy_ops, np.tanh(raw) if isinstance(dist, SquashedGaussian) else raw)
+        units = np.tanh(raw) if isinstance(dist, SquashedGaussian) else raw
+        return raw if self._leads_to_actions(rows, units) else None
+
+    def _clipped(self, rows: Any) -> Any:
+        """Where actions were clipped `[B] bool`: a distribution within the bounds never draws what was drawn there."""
+        dist = getattr(self._objective, "dist", None)
+        if c.ACTION_RAW not in rows or not isinstance(dist, BoxUnits) or isinstance(dist, DiagGaussian):
+            return False
+        units = np.asarray(rows[c.ACTION_RAW], np.float64)
+        return (np.abs(units) > 1).any(1) if self._leads_to_actions(rows, units) else False
+
+    def _leads_to_actions(self, rows: Any, units: np.ndarray) -> bool:
+        """Whether `units` in [-1, 1], clipped, are the logged actions."""
+        dist = self._objective.dist
+        if units.shape != (rows.count, dist.size):
+            return False
+        actions = dist.to_actions(numpy_ops, units)
         logged = np.asarray(rows[c.ACTIONS], np.float64).reshape(actions.shape)
         size = np.maximum(1.0, np.abs(dist.scale).reshape(dist.shape))
-        return raw if bool((np.abs(actions - logged) <= 1e-4 * size).all()) else None
+        return bool((np.abs(actions - logged) <= 1e-4 * size).all())
 
     # --- what it would do
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -14,7 +14,7 @@ import gymnasium as gym
 from polylib.errors import ConfigError, did_you_mean
 from polylib.offline.episodes import episodes_of
 from polylib.offline.errors import TraceFileError
-from polylib.offline.formats.open import detect_format, open_dataset
+from polylib.offline.formats.open import HDF5, detect_format, open_dataset
 from polylib.offline.input_reader import InputReader
 from polylib.offline.json_format import Batch
 from polylib.offline.json_writer import JsonWriter
@@ -51,7 +51,15 @@ class Converted:
 
 
 def target_format(target: str) -> str:
-    """The format that a target's name asks for: `minari:ID`, `NAME.parquet`, or else a folder of JSON traces."""
+    """The format that a target's name asks for: `minari:ID`, `NAME.parquet`, or else a folder of JSON traces.
+
+    Raises:
+        ConfigError: It is the name of an HDF5 file, which is only read.
+    """
+    if target.endswith(HDF5):
+        raise ConfigError(
+            f"{target!r}: HDF5 files are read, not written; give NAME.parquet, minari:NAME, or a folder for JSON traces"
+        )
     if target.startswith("minari:"):
         return "minari"
     return "parquet" if target.endswith(".parquet") else "json"
@@ -67,6 +75,7 @@ def convert(
     observation_space: gym.Space[Any] | None = None,
     action_space: gym.Space[Any] | None = None,
     env: str | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> Converted:
     """Writes what a reader of `source` gives into `target`. If that fails, no files are left of it.
 
@@ -80,9 +89,10 @@ def convert(
         observation_space: What observations must fit; Minari data sets need to know it.
         action_space: What actions must fit; likewise.
         env: The Gymnasium id that a Minari data set names.
+        columns: Names in the source to names of columns.
 
     Raises:
-        ConfigError: An unknown format.
+        ConfigError: An unknown format, or `columns` isn't a dict of names.
         TraceFileError: The source can't be read, the target is there already or can't be written.
         TraceFormatError: A record holds something impossible.
         FrameworkError: A package that a format needs isn't installed.
@@ -97,7 +107,7 @@ def convert(
         )
     done = Converted(detect_format(source) if source_format is None else source_format, kind)
     spaces: dict[str, Space | None] = {"observation_space": observation_space, "action_space": action_space}
-    reader = open_dataset(source, done.source_format, loop=False, **spaces)
+    reader = open_dataset(source, done.source_format, loop=False, columns=columns, **spaces)
     try:
         if kind == "minari":
             _to_minari(reader, target, done, _spaces(reader, source, done, spaces), env)
@@ -125,7 +135,8 @@ def _spaces(reader: InputReader, source: Any, done: Converted, given: dict[str, 
     found = [given[name] or getattr(expected, name, None) for name in given]
     if None in found and done.source_format == "json":
         # A Minari data set can't do without, so that for it they are guessed if need be.
-        known = spaces_of(source) if done.target_format == "minari" else noted_spaces(source)
+        settings = {"columns": getattr(expected, "columns", None)}
+        known = spaces_of(source, settings) if done.target_format == "minari" else noted_spaces(source)
         found = [x or y for x, y in zip(found, known, strict=True)]
     return found
 

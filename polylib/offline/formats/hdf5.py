@@ -82,7 +82,7 @@ class Hdf5Reader(PieceReader):
             if name in self._file:
                 cut |= self._column(name, rows).astype(np.bool_)
         self._ended = {c.TERMINATEDS: terminated, c.TRUNCATEDS: cut & ~terminated}
-        ends = segment_ends(self._ended).tolist()
+        ends = segment_ends(SampleBatch(self._ended)).tolist()
         self._episodes = list(zip([0, *ends[:-1]], ends, strict=True))
         self._total = len(self._episodes)
 

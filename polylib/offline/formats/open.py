@@ -11,7 +11,7 @@ from polylib.errors import ConfigError, did_you_mean
 from polylib.offline.input_reader import InputReader
 
 FORMATS = ("json", "parquet", "minari", "hdf5")
-_HDF5 = (".h5", ".hdf5", ".hdf")
+HDF5 = (".h5", ".hdf5", ".hdf")
 
 
 def detect_format(source: Any) -> str:
@@ -27,7 +27,7 @@ def detect_format(source: Any) -> str:
     if name.startswith("minari:"):
         return "minari"
     path = Path(name).expanduser()
-    if path.suffix in _HDF5:
+    if path.suffix in HDF5:
         return "hdf5"
     if path.suffix == ".parquet":
         return "parquet"

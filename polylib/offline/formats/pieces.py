@@ -94,6 +94,11 @@ class PieceReader(InputReader):
         self._at += 1
         return self._piece(index)
 
+    @property
+    def where(self) -> str:
+        """Where the batch stands that `next` gave last."""
+        return self._where(int(self._pass()[self._at - 1])) if self._at else ""
+
     def read_all(self) -> Batch:
         """All pieces as one batch."""
         return concat_samples([self._piece(int(index)) for index in self._mine()])

@@ -18,6 +18,7 @@ from polylib.offline.estimators import (
     WeightedImportanceSampling,
     WeightedPerDecisionImportanceSampling,
 )
+from polylib.offline.estimators.bootstrap import Estimate, intervals
 
 RIGHT = TabularQ(tabular.Q)
 ONES = TabularQ(np.ones((2, 2)))
@@ -159,3 +160,17 @@ def test_a_truncated_episode_ends_there():
     # A: 1.0625.  C: 1.0625 + 1.5 * (1 - 0.75)
     found = DoublyRobust(TablePolicy(), GAMMA, q_model=RIGHT).estimate(batch)
     assert found["v_target"] == pytest.approx(1.0625 + 1.5 * 0.25 / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "interval", "above"), [(0.4, (0.5, 0.5), (0.0, 0.0)), (0.6, (0.0, 1.0), (-0.25, 0.25))]
+)
+def test_the_interval_leaves_out_as_much_on_either_side(confidence, interval, above):
+    """Two episodes that say 0 and 1: of the pairs drawn a quarter have the mean 0, a half 1/2, a quarter 1.
+
+    From 30 % to 70 % of them that is 1/2 to 1/2, from 20 % to 80 % it is 0 to 1. The returns 0.25 and 0.75 of the same
+    pairs have the means 0.25, 1/2 and 0.75.
+    """
+    estimate = Estimate(np.array([0.0, 1.0]), 2.0)
+    found, delta = intervals(estimate, np.array([0.25, 0.75]), 2000, confidence, 0)
+    assert found == interval and delta == above
