@@ -16,6 +16,7 @@ from polylib.models.networks import NetworkSpec
 from polylib.policy import sequences
 from polylib.policy.exploration import Exploration
 from polylib.policy.fragment import Fragment
+from polylib.policy.gradients import EPSILON
 from polylib.policy.ops import Array
 from polylib.policy.sample_batch import SampleBatch
 
@@ -28,11 +29,13 @@ class Group:
         networks: names of the networks whose variables it moves.
         lr: the coefficient that holds its learning rate.
         due: the coefficient that says (1 or 0) whether an update moves it; None: every update does.
+        epsilon: Adam's.
     """
 
     networks: tuple[str, ...]
     lr: str = "lr"
     due: str | None = None
+    epsilon: float = EPSILON
 
 
 @dataclass(frozen=True)
@@ -205,6 +208,21 @@ class Objective(ABC):
         """What `choose` returns, in NumPy, where it doesn't depend on the networks; None where it does."""
         return None
 
+    @property
+    def untold(self) -> str:
+        """Why acting can't say how likely its explored actions are (`action_logp` is NaN); "" if it can."""
+        return ""
+
+    def log_likelihoods(self, ops: Any, dist_inputs: Array, actions: Any) -> Array:
+        """Log-probabilities `[B]` of actions under the policy, which the action distribution is by default.
+
+        Args:
+            ops: the backend's `Ops`.
+            dist_inputs: what `dist_inputs` returned.
+            actions: as `taken` returns them.
+        """
+        return self.dist.logp(ops, dist_inputs, actions)
+
     def taken(self, batch: Mapping[str, Array]) -> Any:
         """The actions of flat columns as the distribution takes them: an array, or the parts of a Dict or Tuple."""
         if "actions" in batch:
@@ -276,7 +294,8 @@ def ahead(
     both = getattr(network, "ahead", None)
     found = None if both is None else both(now, then, outputs, training)
     if found is None:
-        found = network(now, outputs, training), ops.no_gradient(lambda: network(then, outputs))
+        later = ops.no_gradient(lambda: network(then, outputs))
+        found = network(now, outputs, training), later  # last the call whose losses count, see `Network.penalties`
     return found
 
 

@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from polylib.errors import BatchError, ConfigError, WeightsError, did_you_mean
+from polylib.models.custom import check_copy
 from polylib.models.distributions import BoundDistribution
 from polylib.models.filters import make_filter
 from polylib.models.networks import SEQ_MASK, NetworkSpec
@@ -27,7 +28,7 @@ from polylib.models.spaces import flatten, is_nested, leaves, unflatten, unusabl
 from polylib.policy import numpy_ops, sequences
 from polylib.policy.inputs import Inputs, Layout, Prepared, count_rows
 from polylib.policy.intrinsic import wrapped
-from polylib.policy.objective import PolicySpec
+from polylib.policy.objective import Objective, PolicySpec
 
 Weights = dict[str, np.ndarray]
 Stats = dict[str, float]
@@ -100,8 +101,11 @@ class Policy(ABC):
             and all(isinstance(x, NetworkSpec) and not x.convolutional for x in self.network_specs.values())
         )
         self._mirror: dict[str, NumpyNetwork] = {}  # empty: to be made
-        self._mirror_keys: list[str] = []
+        keys = [key for spec in self._acting_specs().values() for key in spec.shapes()]
+        self._mirror_keys: list[str] = keys if self._mirroring else []
         self._mirror_is_old = False  # its weights are to be read again
+        # Where leaving them out saves nothing, one way to act is enough.
+        self._always_extras = self.objective.dist.on_host or type(self.objective).choose is Objective.choose
         #: Whether exploring goes by perturbed weights, and `new_episode` is to be called.
         self.perturbs = self.objective.exploration is not None and self.objective.exploration.perturbs
         self._perturbed: dict[str, NumpyNetwork] = {}  # empty: to be made from the weights
@@ -141,11 +145,15 @@ class Policy(ABC):
         Raises:
             BatchError: if a shape doesn't fit the spaces, or a row of `action_mask` allows no action.
         """
-        inputs = self.inputs.acting(obs, state, action_mask, prev_actions, prev_rewards)
+        return self.act(self._acting_inputs(obs, state, action_mask, prev_actions, prev_rewards), explore)
+
+    def _acting_inputs(self, obs: Any, *others: Any) -> dict[str, np.ndarray]:
+        """What people pass, checked and filtered."""
+        inputs = self.inputs.acting(obs, *others)
         if not self.filter.identity:
             columns = self.inputs.layouts["obs"]
             inputs.update(self.filter({name: inputs[name] for name in columns}, update=False))
-        return self.act(inputs, explore)
+        return inputs
 
     def act(
         self, inputs: dict[str, np.ndarray], explore: bool | None = None, extras: bool = True
@@ -163,7 +171,7 @@ class Policy(ABC):
             explore = self.config.get("explore", True)
         noise = self.objective.act_noise(self.rng, size, explore)
         shapes = self.inputs.state_shapes
-        extras = extras or self.objective.dist.on_host
+        extras = extras or self._always_extras
         out: dict[str, np.ndarray] | None = None
         if explore and self.perturbs:
             out = self._act_perturbed(inputs, noise)
@@ -233,20 +241,21 @@ class Policy(ABC):
         """
         batch = self._one_row(self.observation_space, obs, "obs") if self.inputs.nested_obs else np.asarray(obs)[None]
         self.check_observations(batch)
-        out = self.compute_actions(
+        inputs = self._acting_inputs(
             batch,
             None if state is None else [np.asarray(s)[None] for s in state],
-            explore,
             None if action_mask is None else np.asarray(action_mask)[None],
             None if prev_action is None else self._one_row(self.action_space, prev_action, "prev_actions"),
             None if prev_reward is None else np.array([prev_reward], np.float32),
         )
+        bare = state is None and not full_fetch and not self.inputs.state_shapes
+        out = self.act(inputs, explore, extras=not bare)
         if self.inputs.nested_actions:
             flat = flatten(self.action_space, out.actions, "actions")
             action = unflatten(self.action_space, {name: x[0] for name, x in flat.items()}, "actions")
         else:
             action = out.actions[0]
-        if state is None and not full_fetch and not self.inputs.state_shapes:
+        if bare:
             return action
         return ActionOutput(action, [s[0] for s in out.state], {k: v[0] for k, v in out.extras.items()})
 
@@ -332,8 +341,8 @@ class Policy(ABC):
         """
         prepared = self.inputs.prepare(batch)
         self._before_update()
+        self._weights_changed()  # a backend may say what they are then
         stats, rows = self._learn(prepared.columns, self._learning_noise(prepared, (prepared.size,)))
-        self._weights_changed()
         self.num_updates += 1
         return self._info(stats, rows, prepared)
 
@@ -426,8 +435,10 @@ class Policy(ABC):
         found: dict[str, str] = {}
         for name, spec in self.network_specs.items():
             if spec.copy_of is not None:
-                sources = list(self.nets[spec.copy_of].shapes())
-                found.update(zip(self.nets[name].shapes(), sources, strict=True))
+                source, target = self.nets[spec.copy_of], self.nets[name]
+                if not isinstance(spec, NetworkSpec):
+                    check_copy(source, target)
+                found.update(zip(target.shapes(), source.shapes(), strict=True))
         return found
 
     def adapt_coefficients(self, stats: Mapping[str, float]) -> None:
@@ -581,8 +592,9 @@ class Policy(ABC):
     def model(self) -> Any:
         """The main network, to look inside: `policy.model({"obs": obs}) -> (logits, state_out)`.
 
-        Of a default network a `polylib.policy.model_view.ModelView`; of a user's own model that model. It takes and
-        returns the backend's tensors; in `tf` mode a view evaluates in the policy's session and returns NumPy.
+        Of a default network, or heads on a user's model, a `polylib.policy.model_view.ModelView`; of a user's model
+        alone that model. It takes and returns the backend's tensors; in `tf` mode a view evaluates in the policy's
+        session and returns NumPy.
 
         Who has the model can change its weights, so from now on the policy acts through it and not through a copy.
         """
@@ -660,7 +672,6 @@ class Policy(ABC):
     def _act_in_numpy(self, inputs: dict[str, np.ndarray], noise: np.ndarray, extras: bool) -> dict[str, np.ndarray]:
         if not self._mirror:
             self._mirror = self._numpy_networks()
-            self._mirror_keys = [key for net in self._mirror.values() for key in net.spec.shapes()]
         elif self._mirror_is_old:
             weights = self._acting_weights(self._mirror_keys)
             for net in self._mirror.values():
@@ -669,13 +680,16 @@ class Policy(ABC):
         act = self.objective.act if extras else self.objective.choose
         return act(numpy_ops, self._mirror, inputs, noise, self.coefficients)
 
-    def _numpy_networks(self, change: Callable[[Weights], Weights] | None = None) -> dict[str, NumpyNetwork]:
-        """The networks that act, on NumPy."""
-        specs = {
+    def _acting_specs(self) -> dict[str, NetworkSpec]:
+        return {
             name: spec
             for name, spec in self.network_specs.items()
             if isinstance(spec, NetworkSpec) and (not self.objective.acting or name in self.objective.acting)
         }
+
+    def _numpy_networks(self, change: Callable[[Weights], Weights] | None = None) -> dict[str, NumpyNetwork]:
+        """The networks that act, on NumPy."""
+        specs = self._acting_specs()
         weights = self._acting_weights([key for spec in specs.values() for key in spec.shapes()])
         weights = weights if change is None else change(weights)
         return {name: NumpyNetwork(spec, weights) for name, spec in specs.items()}
@@ -694,8 +708,9 @@ class Policy(ABC):
             return
         if not self._perturbed:
             self._perturbed = self._numpy_networks(lambda weights: exploration.perturbed(weights, self.rng))
+        seen = exploration.recent | self.inputs.quiet(count_rows(exploration.recent))
         clean, noisy = (
-            self.objective.dist_inputs(numpy_ops, nets, exploration.recent)
+            self.objective.dist_inputs(numpy_ops, nets, seen)
             for nets in (self._numpy_networks(), self._perturbed)
         )
         exploration.adapt(clean, noisy, self.coefficients)

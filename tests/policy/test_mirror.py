@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from backends import needs_tf
 from modes import MODE_PARAMS
 from policies import BOX, DISCRETE, make, random_batch
 
@@ -139,7 +140,10 @@ def test_weights_that_were_read_stay_what_they_were(framework, traced):
 
 @pytest.mark.parametrize(("framework", "traced"), [m for m in MODE_PARAMS if m.values in MIRRORING])
 def test_networks_for_acting_are_made_once(framework, traced, monkeypatch):
-    """However many updates there are; only their weights are read again, and none while nothing changes."""
+    """However many updates there are; only their weights are read again, and none while nothing changes.
+
+    torch's are views, and traced updates hand them out themselves.
+    """
     policy, batch = make_policy(dqn_spec(), framework, traced), dqn_batch()
     made, read = [], []
     networks, weights = policy._numpy_networks, policy._acting_weights
@@ -149,4 +153,27 @@ def test_networks_for_acting_are_made_once(framework, traced, monkeypatch):
         for _ in range(3):
             policy.compute_actions(batch["obs"][:2])
         policy.learn_on_batch(batch)
-    assert len(made) == 1 and len(read) == (1 if framework == "torch" else 4)
+    assert len(made) == 1 and len(read) == (4 if framework == "tf" else 1)
+
+
+@needs_tf
+@pytest.mark.parametrize("acts_first", [True, False])
+def test_a_traced_update_hands_out_the_weights_that_act(acts_first):
+    """Whether or not somebody has acted when it is traced; other changes of weights are read as ever."""
+    policy, batch = make_policy(dqn_spec(), "tf2", True), dqn_batch()
+    obs = batch["obs"][:2]
+    if acts_first:
+        policy.compute_actions(obs)
+    for change in (
+        lambda: policy.learn_on_batch(batch),
+        lambda: policy.apply_gradients(policy.compute_gradients(batch)[0]),
+        lambda: policy.set_weights({key: x + 1 for key, x in policy.get_weights().items()}),
+        lambda: policy.learn_on_batch(batch),
+    ):
+        change()
+        policy.compute_actions(obs)
+        weights = policy.get_weights()
+        for net in policy._mirror.values():
+            for key in net.spec.shapes():
+                np.testing.assert_array_equal(net.weights[key], weights[key], err_msg=key)
+    assert policy.traces["learn"] == 1

@@ -73,7 +73,7 @@ def test_a_trace_is_called_without_looking_for_it(private, monkeypatch):
     original = tf.function
     monkeypatch.setattr(tf, "function", function)
     if not private:
-        monkeypatch.setattr(eager_policy, "concrete_callable", lambda concrete: None)
+        monkeypatch.setattr(eager_policy, "concrete_callable", lambda *args: None)
     policy = make(TRACED)
     assert policy.learn_on_batch(batch)["learner_stats"] == pytest.approx(stats, rel=1e-6)
     assert len(calls) == (0 if private else 1)
@@ -83,7 +83,76 @@ def test_a_trace_is_called_without_looking_for_it(private, monkeypatch):
 def test_a_concrete_function_that_tensorflow_cannot_call_directly():
     from polylib.policy.tf.callables import concrete_callable
 
-    assert concrete_callable(object()) is None
+    assert concrete_callable(object(), True) is None
+
+
+@needs_tf
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("often", [True, False])
+def test_frequent_traced_updates_run_on_the_calling_thread(often, private, monkeypatch):
+    """And leave the thread's own options as they were; without TensorFlow's options they run as others do."""
+    from polylib.policy.tf import callables
+
+    class Often(PPOObjective):
+        updates_often = often
+
+    context, options = callables._inline_options()
+    used = []
+    if not private:
+        monkeypatch.setattr(callables, "_inline_options", lambda: (None, None))
+    original = type(context).call_function
+    monkeypatch.setattr(
+        type(context),
+        "call_function",
+        lambda self, *args: used.append(self.function_call_options is options) or original(self, *args),
+    )
+    before = context.function_call_options
+    policy, expected = make(TRACED, objective=Often), make(EAGER, objective=Often)
+    batch = random_batch(policy.spec, 8)
+    for _ in range(2):
+        stats = policy.learn_on_batch(batch)["learner_stats"]
+        assert stats == pytest.approx(expected.learn_on_batch(batch)["learner_stats"], rel=1e-4, abs=1e-6)
+    assert used == [often and private] * 2
+    assert context.function_call_options is before
+
+
+@needs_tf
+def test_what_waits_for_others_does_not_run_on_the_calling_thread():
+    import tensorflow as tf
+
+    from polylib.policy.tf.callables import _is_flat
+
+    functions = {
+        "plain": lambda x: 2.0 * x,
+        "condition": lambda x: tf.cond(x > 0.0, lambda: x, lambda: -x),
+        "loop": lambda x: tf.while_loop(lambda y: y < 9.0, lambda y: y + 1.0, [x])[0],
+        "python": lambda x: tf.numpy_function(lambda y: y, [x], tf.float32),
+        "call": lambda x: tf.function(lambda y: y + 1.0)(x),
+    }
+    spec = tf.TensorSpec([], tf.float32)
+    flat = {name: _is_flat(tf.function(f).get_concrete_function(spec).graph) for name, f in functions.items()}
+    assert flat == {"plain": True, "condition": False, "loop": False, "python": False, "call": False}
+
+
+@needs_tf
+def test_arrays_become_tensors_of_their_dtype_and_shape(monkeypatch):
+    import tensorflow as tf
+
+    from polylib.policy.tf import callables
+
+    fast = callables.to_tensor()
+    assert fast is not tf.convert_to_tensor
+    arrays = [np.arange(6, dtype=np.int64).reshape(2, 3)[:, ::2], np.float32(0.5), np.array([True, False])]
+    for array in (*arrays, np.zeros((0, 3), np.uint8), np.asfortranarray(np.ones((2, 3), np.float32))):
+        tensor, usual = fast(array), tf.convert_to_tensor(array)
+        assert tensor.dtype == usual.dtype and tensor.shape == usual.shape and tensor.device == usual.device
+        np.testing.assert_array_equal(tensor.numpy(), array)
+    callables.to_tensor.cache_clear()
+    monkeypatch.setattr(callables, "_make", lambda cls, device, array: cls(array[:1], device, None))  # another result
+    try:
+        assert callables.to_tensor() is tf.convert_to_tensor
+    finally:
+        callables.to_tensor.cache_clear()
 
 
 @needs_tf

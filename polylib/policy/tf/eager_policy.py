@@ -13,9 +13,9 @@ import tree
 
 from polylib.errors import RetraceError
 from polylib.models.networks import NetworkSpec
-from polylib.policy.policy import Weights
-from polylib.policy.tf.callables import concrete_callable
-from polylib.policy.tf.core import TFPolicy, specs
+from polylib.policy.policy import Stats, Weights
+from polylib.policy.tf.callables import concrete_callable, to_tensor
+from polylib.policy.tf.core import LEARN, TFPolicy, specs
 
 
 def _to_tensors(args: Any) -> Any:
@@ -24,6 +24,21 @@ def _to_tensors(args: Any) -> Any:
 
 def _to_numpy(result: Any) -> Any:
     return tree.map_structure(lambda x: x.numpy(), result)
+
+
+def _view(tensor: Any) -> np.ndarray:
+    """The tensor's own memory; `numpy()` copies it."""
+    return np.asarray(memoryview(tensor))
+
+
+def _learnt(result: Any) -> Any:
+    """Stats, rows, and views of weights."""
+    stats, rows, weights = result
+    return (
+        stats.numpy(),
+        {name: x.numpy() for name, x in rows.items()},
+        {key: _view(tensor) for key, tensor in weights.items()},
+    )
 
 
 class EagerPolicy(TFPolicy):
@@ -37,10 +52,10 @@ class EagerPolicy(TFPolicy):
             self._make_networks(users)
 
     def _get_model(self) -> Any:
-        """A view of the main network, or the user's own Keras model."""
+        """A view of the main network, or the user's own Keras model where that is all there is."""
         name, description = next(iter(self.network_specs.items()))
         network = self.nets[name]
-        if isinstance(description, NetworkSpec):
+        if isinstance(description, NetworkSpec) or network.headed:
             return self.model_view(network)
         return network.model
 
@@ -71,10 +86,11 @@ class EagerPolicy(TFPolicy):
         return {key: np.array(v.numpy()) for key, v in self._variables.items()}
 
     def _acting_weights(self, keys: list[str]) -> Weights:
-        # The variables' own memory, as in graphs; `numpy()` copies it.
-        handles = (self._variables[key].value.handle for key in keys)
-        read = (tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32) for handle in handles)
-        return {key: np.asarray(memoryview(tensor)) for key, tensor in zip(keys, read, strict=True)}
+        # The variables' own memory, as in graphs.
+        return {key: _view(self._read(key)) for key in keys}
+
+    def _read(self, key: str) -> Any:
+        return tf.raw_ops.ReadVariableOp(resource=self._variables[key].value.handle, dtype=tf.float32)
 
     def _get_optimizer(self) -> Weights:
         return {key: np.array(v.numpy()) for key, v in self._slots.items()}
@@ -105,7 +121,10 @@ class TracedPolicy(EagerPolicy):
         # Only specs of any batch size are traced, so that a shorter last batch finds the same trace.
         traced = tf.function(counted, autograph=False, reduce_retracing=True)
         expected = specs(args, free)
-        direct = concrete_callable(traced.get_concrete_function(*expected))
+        # Frequent updates are small ones: handing them to other threads takes longer than these would save.
+        small = self.objective.updates_often and name in ("learn", "targets")
+        direct = concrete_callable(traced.get_concrete_function(*expected), small)
+        tensor, fetched = to_tensor(), _learnt if name == "learn" else _to_numpy
         # Arguments are arrays or flat dicts of them, in the order in which TensorFlow flattens them.
         keys = [sorted(arg) if isinstance(arg, dict) else None for arg in expected]
         fits = [(x.dtype.as_numpy_dtype, x.shape.rank, tuple(x.shape)) for x in tf.nest.flatten(expected)]
@@ -132,10 +151,23 @@ class TracedPolicy(EagerPolicy):
             if direct is None or flat is None:
                 result = traced(*_to_tensors(arrays))
             else:
-                result = direct([tf.convert_to_tensor(x) for x in flat])
-            return None if result is None else _to_numpy(result)
+                result = direct([tensor(x) for x in flat])
+            return None if result is None else fetched(result)
 
         return call
+
+    def _learn_and_read_body(self, batch: Any, noise: Any, c: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+        stats, rows = self._learn_body(batch, noise, c)
+        return stats, rows, {key: self._read(key) for key in self._mirror_keys}
+
+    def _learn(self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]) -> tuple[Stats, dict[str, np.ndarray]]:
+        """The weights that act next come with the update: reading one by one takes longer."""
+        args = (batch, noise, self._c)
+        stats, rows, weights = self._run("learn", tuple(batch), self._learn_and_read_body, args, LEARN)
+        for net in self._mirror.values():
+            net.weights.update(weights)
+        self._mirror_is_old = False
+        return self._named_stats(stats), rows
 
     def _learn_minibatches(
         self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray], indices: np.ndarray

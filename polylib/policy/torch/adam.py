@@ -16,13 +16,14 @@ def _by_hand(
     vs: list[torch.Tensor],
     steps: int,
     lr: float,
+    epsilon: float,
 ) -> None:
     """What `torch._fused_adam_` computes, where torch has none."""
     for x, g, m, v in zip(variables, gradients, ms, vs, strict=True):
         m.lerp_(g, 1 - BETA_1)
         v.mul_(BETA_2).addcmul_(g, g, value=1 - BETA_2)
         correction = (1 - BETA_2**steps) ** 0.5 / (1 - BETA_1**steps)
-        x.addcdiv_(m, v.sqrt().add_(EPSILON), value=-lr * correction)
+        x.addcdiv_(m, v.sqrt().add_(epsilon), value=-lr * correction)
 
 
 class Adam:
@@ -32,6 +33,7 @@ class Adam:
 
     Args:
         variables: float32 parameters by key.
+        epsilon: keeps steps finite where gradients are small.
 
     Attributes:
         steps: updates so far.
@@ -39,8 +41,8 @@ class Adam:
         v: mean of their squares, by key.
     """
 
-    def __init__(self, variables: Mapping[str, torch.Tensor]) -> None:
-        self.steps = 0
+    def __init__(self, variables: Mapping[str, torch.Tensor], epsilon: float = EPSILON) -> None:
+        self.steps, self._epsilon = 0, epsilon
         self._variables = list(variables.values())
         self.m = {key: torch.zeros_like(x) for key, x in variables.items()}
         self.v = {key: torch.zeros_like(x) for key, x in variables.items()}
@@ -59,7 +61,7 @@ class Adam:
         # The kernel walks through memory, whatever a tensor's strides say.
         found, ms, vs = [g.contiguous() for g in gradients], list(self.m.values()), list(self.v.values())
         if not hasattr(torch, "_fused_adam_"):
-            _by_hand(self._variables, found, ms, vs, self.steps, lr)
+            _by_hand(self._variables, found, ms, vs, self.steps, lr, self._epsilon)
             return
         torch._fused_adam_(
             self._variables,
@@ -73,7 +75,7 @@ class Adam:
             beta2=BETA_2,
             weight_decay=0.0,
             # torch adds epsilon after the bias correction, TensorFlow before: this makes the two the same.
-            eps=EPSILON / (1 - BETA_2**self.steps) ** 0.5,
+            eps=self._epsilon / (1 - BETA_2**self.steps) ** 0.5,
             amsgrad=False,
             maximize=False,
         )

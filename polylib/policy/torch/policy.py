@@ -16,6 +16,7 @@ from polylib.policy.policy import Policy, Stats, Weights
 from polylib.policy.torch import ops
 from polylib.policy.torch.custom import seeded
 from polylib.policy.torch.models import make_network
+from polylib.policy.torch.recorded import Found, Recorded
 from polylib.policy.torch.stack import Learner
 from polylib.policy.torch.trained import Trained
 from polylib.policy.torch.updates import Updates
@@ -107,7 +108,8 @@ class TorchPolicy(Policy):
             name: Learner(net) if joined and len(getattr(net, "stack", ())) else net for name, net in self.nets.items()
         }
         self._trained = {
-            group: Trained(self._learners[name] for name in item.networks) for group, item in self.groups.items()
+            group: Trained((self._learners[name] for name in item.networks), item.epsilon)
+            for group, item in self.groups.items()
         }
         pairs: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         for target, source in self._target_keys().items():
@@ -117,7 +119,13 @@ class TorchPolicy(Policy):
             if item.copy_of is not None and isinstance(target, Learner):
                 pairs = {key: pair for key, pair in pairs.items() if key not in target.keys}
                 pairs[name] = target.vector, self._learners[item.copy_of].vector
-        self._targets = tuple(zip(*pairs.values(), strict=True))
+        # Counters of batch norm have no way between two of them.
+        self._counters = [pair for pair in pairs.values() if not pair[0].is_floating_point()]
+        moving = (pair for pair in pairs.values() if pair[0].is_floating_point())
+        self._targets = tuple(zip(*moving, strict=True))
+        own = all(isinstance(x, NetworkSpec) for x in self.network_specs.values())
+        often = joined and own and self.objective.updates_often
+        self._recorded = Recorded(self._differentiated) if often else None
 
     def _get_model(self) -> Any:
         """A view of the main network, or the user's own module."""
@@ -129,7 +137,7 @@ class TorchPolicy(Policy):
                 trained.take(old[group].adam.steps, old[group].moments())
         name, description = next(iter(self.network_specs.items()))
         network: Any = self.nets[name]
-        if isinstance(description, NetworkSpec):
+        if isinstance(description, NetworkSpec) or network.headed:
             return self.model_view(network)
         return network.model
 
@@ -161,7 +169,7 @@ class TorchPolicy(Policy):
     @torch.inference_mode()
     def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: dict[str, np.ndarray]) -> np.ndarray:
         dist_inputs = self.objective.dist_inputs(ops, self.nets, _tensors(inputs))
-        return self.objective.dist.logp(ops, dist_inputs, self.objective.taken(_tensors(actions))).numpy()
+        return self.objective.log_likelihoods(ops, dist_inputs, self.objective.taken(_tensors(actions))).numpy()
 
     # --- learning, on tensors
 
@@ -170,35 +178,46 @@ class TorchPolicy(Policy):
     ) -> tuple[dict[str, Sequence[torch.Tensor]], dict[str, Any], dict[str, torch.Tensor]]:
         """Clipped gradients of each group's tensors, stats and per-row tensors."""
         c: Any = self.coefficients
-        if self._compiled is None:
-            losses, stats, rows = self._losses(ops, self._learners, batch, noise, c)
+        own, limit = self._updates, c["grad_clip"]
+        if own is not None and own.computes:
+            limit = math.inf
+        if self._recorded is None:
+            losses, stats, rows, found = self._differentiated(c, batch, noise)
         else:
-            # As tensors: a Python number would be compiled in, and compiled again when it changes.
-            c = dict(zip(c, torch.from_numpy(self._c).unbind(), strict=True))
-            losses, stats, rows = self._compiled(ops, self._learners, batch, noise, c)
-            c = self.coefficients
+            losses, stats, rows, found = self._recorded(c, torch.from_numpy(self._c), batch, noise)
         gradients: dict[str, Sequence[torch.Tensor]] = {}
         norms: dict[str, Any] = {}
-        own = self._updates
-        for group, trained in self._trained.items():
-            limit = c["grad_clip"]
-            if own is not None and own.computes:
-                found, limit = tuple(own.gradients(losses[group])), math.inf
-            else:
-                found = torch.autograd.grad(
-                    losses[group],
-                    trained.tensors,
-                    retain_graph=len(self.groups) > 1,
-                    allow_unused=True,
-                    materialize_grads=True,
-                )
-            gradients[group], norms[group] = _clip_by_global_norm(found, limit)
+        for group in self._trained:
+            gradients[group], norms[group] = _clip_by_global_norm(tuple(found[group]), limit)
         lrs = {group: item.lr for group, item in self.groups.items()}
         with torch.no_grad():
             summary = summarize(losses, stats, norms, c, lrs)
         if own is not None:
             summary["cur_lr"] = own.learning_rate(summary["cur_lr"])
         return gradients, summary, rows
+
+    def _differentiated(self, c: Any, batch: Any, noise: Any) -> Found:
+        """Losses, stats, rows, and gradients as they are."""
+        if self._compiled is None:
+            losses, stats, rows = self._losses(ops, self._learners, batch, noise, c)
+        else:
+            # As tensors: a Python number would be compiled in, and compiled again when it changes.
+            c = dict(zip(c, torch.from_numpy(self._c).unbind(), strict=True))
+            losses, stats, rows = self._compiled(ops, self._learners, batch, noise, c)
+        own = self._updates
+        gradients: dict[str, Sequence[torch.Tensor]] = {}
+        for group, trained in self._trained.items():
+            if own is not None and own.computes:
+                gradients[group] = own.gradients(losses[group])
+            else:
+                gradients[group] = torch.autograd.grad(
+                    losses[group],
+                    trained.tensors,
+                    retain_graph=len(self.groups) > 1,
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+        return losses, stats, rows, gradients
 
     def _step(self, gradients: Mapping[str, Sequence[torch.Tensor]]) -> None:
         for group, trained in self._trained.items():
@@ -222,6 +241,8 @@ class TorchPolicy(Policy):
             torch._foreach_copy_(targets, sources)
         else:
             torch._foreach_lerp_(targets, sources, tau)
+        for counter, source in self._counters:
+            counter.copy_(source)
 
     def _learn(self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]) -> tuple[Stats, dict[str, np.ndarray]]:
         gradients, stats, rows = self._backward(_tensors(batch), _tensors(noise))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from polylib.policy.gradients import EPSILON
 from polylib.policy.torch.adam import Adam
 from polylib.policy.torch.stack import Block, Learner
 
@@ -28,16 +29,17 @@ class Trained:
 
     Args:
         networks: those of the group, or their learners.
+        epsilon: Adam's.
 
     Attributes:
         tensors: what is differentiated.
         adam: moves it.
     """
 
-    def __init__(self, networks: Iterable[Any]) -> None:
+    def __init__(self, networks: Iterable[Any], epsilon: float = EPSILON) -> None:
         self._blocks = [block for network in networks for block in blocks(network)]
         self.tensors = [tensor for tensor, _ in self._blocks]
-        self.adam = Adam({str(i): tensor for i, tensor in enumerate(self.tensors)})
+        self.adam = Adam({str(i): tensor for i, tensor in enumerate(self.tensors)}, epsilon)
 
     def by_key(self, tensors: Iterable[torch.Tensor]) -> dict[str, torch.Tensor]:
         """By key the parts of tensors that lie as `tensors` do, gradients or moments."""
