@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from modes import has
 
-KERAS = {"custom_keras_model", "custom_keras_batchnorm", "pretrained_keras_trunk"}
+KERAS = {"custom_keras_model", "custom_keras_batchnorm", "custom_keras_q_network", "pretrained_keras_trunk"}
 CUSTOM = {"custom_loss_tf", "custom_loss_torch", "custom_action_dist"}
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PLAIN = {"getting_started", "callbacks_and_traces", "custom_env", "tune_sweep", "custom_torch_model", "offline"}
@@ -109,6 +109,9 @@ def test_keras_models(framework, capsys):
     assert load("custom_keras_batchnorm").main(args).any()  # the statistics have moved
     assert load("pretrained_keras_trunk").main(args)
     assert "unchanged: policy/000/kernel" in capsys.readouterr().out
+    values = load("custom_keras_q_network").main(["--framework", framework, "--iterations", "1", "--steps", "300"])
+    assert values.shape == (2,) and values.min() > 0  # every step is worth 1
+    assert "Total params: 4,610" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not has("torch"), reason="torch isn't installed")

@@ -18,8 +18,8 @@ from polylib.algorithms.trainable import TrainableAdapter
 from polylib.callbacks import make_callbacks
 from polylib.checkpoints import CheckpointError, checkpoint_folder, read_header
 from polylib.errors import ConfigError, ConfigTypeError, UnknownKeyError, WorkerError
+from polylib.evaluation.inputs import reads
 from polylib.evaluation.metrics import EpisodeMetrics, EpisodeSummary
-from polylib.evaluation.mixed_sources import reads
 from polylib.evaluation.offline_spaces import offline_spaces
 from polylib.evaluation.worker_set import WorkerSet
 from polylib.models.spaces import flatten, is_nested, unflatten

@@ -87,6 +87,23 @@ def grid_values(space: Any, label: str) -> list[Any]:
     return list(values)
 
 
+#: What became of keys of older RLlibs, where no likeness of names tells.
+_SUCCESSORS = {
+    "buffer_size": "replay_buffer_config.capacity",
+    "learning_starts": "num_steps_sampled_before_learning_starts",
+    "prioritized_replay": "replay_buffer_config.type",
+    "timesteps_per_iteration": "min_sample_timesteps_per_iteration",
+}
+
+
+def _meant(name: str, index: Mapping[str, Option]) -> str:
+    """` Did you mean 'x'?` for the key that was most probably meant, or an empty string."""
+    successor = _SUCCESSORS.get(name, "")
+    if successor.partition(".")[0] in index:
+        return f" Did you mean {successor!r}?"
+    return did_you_mean(name, index)
+
+
 def refuse_if_not_built(option: Option, value: Any, label: str) -> None:
     """Raises `NotBuiltError` if a key without a feature is set off its default."""
     if not option.built and value != option.default:
@@ -140,7 +157,7 @@ class AlgorithmConfig:
         except KeyError:
             raise UnknownKeyError(
                 f"unknown config key {name!r} for {self.algo_name or type(self).__name__}."
-                + did_you_mean(name, self._index)
+                + _meant(name, self._index)
             ) from None
 
     def __getattr__(self, name: str) -> Any:
@@ -148,7 +165,7 @@ class AlgorithmConfig:
         if name in index:
             return self._values[index[name].name]
         raise AttributeError(
-            f"{type(self).__name__} has no attribute or config key {name!r}." + did_you_mean(name, index)
+            f"{type(self).__name__} has no attribute or config key {name!r}." + _meant(name, index)
         )
 
     def __getitem__(self, name: str) -> Any:

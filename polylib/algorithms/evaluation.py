@@ -9,11 +9,10 @@ import gymnasium as gym
 
 from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.errors import ConfigError, ConfigTypeError
+from polylib.evaluation.inputs import reads
 from polylib.evaluation.metrics import EpisodeMetrics, summarize_episodes
-from polylib.evaluation.mixed_sources import reads
 from polylib.evaluation.off_policy import OffPolicyEvaluation, check_methods
 from polylib.evaluation.worker_set import WorkerSet
-from polylib.offline.estimators.registry import parse_methods
 from polylib.registry import env_name
 
 if TYPE_CHECKING:
@@ -55,8 +54,7 @@ def check_evaluation(config: AlgorithmConfig) -> None:
             "config key 'evaluation_duration': 'auto' means as long as training takes, so it needs "
             "evaluation_parallel_to_training=True"
         )
-    check_methods(config)
-    for name, (_, settings) in parse_methods(config["off_policy_estimation_methods"]).items():
+    for name, settings in check_methods(config).items():
         network = settings.get("q_model_config")
         model = network.get("model") if isinstance(network, Mapping) else None  # anything else the method refuses
         try:

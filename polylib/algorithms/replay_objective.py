@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from polylib.errors import ConfigError
 from polylib.evaluation.replayed import replayed_rows
 from polylib.policy.exploration import Exploration, make_exploration
 from polylib.policy.fragment import Fragment
@@ -19,6 +20,26 @@ from polylib.policy.sample_batch import SampleBatch
 def huber(ops: Any, error: Array, threshold: float = 1.0) -> Array:
     """`0.5 e^2` up to the threshold, a straight line beyond (arXiv:1312.5602's error clipping)."""
     return ops.huber(error, threshold)
+
+
+def check_memory(config: Mapping[str, Any], has_state: bool) -> None:
+    """Checks that a user's network with state, and none without, learns from sequences.
+
+    Raises:
+        ConfigError: naming the key.
+    """
+    buffer = config["replay_buffer_config"]
+    sequences = buffer.get("storage_unit") == "sequences" or (buffer.get("replay_sequence_length") or 0) > 1
+    if has_state and not sequences:
+        raise ConfigError(
+            "config key 'custom_model': your network has state, which is learnt from sequences: set "
+            "replay_buffer_config={'storage_unit': 'sequences'} (of model.max_seq_len steps) and n_step=1"
+        )
+    if sequences and not has_state:
+        raise ConfigError(
+            "config key 'replay_buffer_config': sequences are for networks with state, and your custom_model has none; "
+            "leave out replay_sequence_length and storage_unit"
+        )
 
 
 class ReplayObjective(Objective):
@@ -34,8 +55,6 @@ class ReplayObjective(Objective):
     needs_values = needs_extras = False
     postprocesses_inputs = True
     exploration: Exploration
-    #: Whether every update moves the targets by `tau`, unless `target_network_update_freq` lets the algorithm do it.
-    soft_targets = True
 
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__(spec)
@@ -55,7 +74,7 @@ class ReplayObjective(Objective):
         """Clipping, what exploration changes with time, and `tau` where updates move the targets."""
         clip = self.config["grad_clip"]
         found = {"grad_clip": math.inf if clip is None else clip, **self.exploration.coefficients(0)}
-        if self.soft_targets and not self.config["target_network_update_freq"]:
+        if not self.config["target_network_update_freq"]:
             found["tau"] = self.config["tau"]
         return found
 
@@ -66,6 +85,11 @@ class ReplayObjective(Objective):
     def act_noise(self, rng: np.random.Generator, batch_size: int, explore: bool) -> np.ndarray:
         """The exploration's."""
         return self.exploration.noise(rng, batch_size, explore)
+
+    @property
+    def untold(self) -> str:
+        """What the exploration says."""
+        return self.exploration.untold and f"{type(self.exploration).__name__} {self.exploration.untold}"
 
     def choose_blindly(
         self, inputs: Mapping[str, np.ndarray], noise: np.ndarray, c: Mapping[str, float]
@@ -85,11 +109,11 @@ class StochasticObjective(ReplayObjective):
     def act(
         self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
     ) -> dict[str, Array]:
-        """Samples from the policy's distribution."""
+        """Samples from the policy's distribution, or does what exploration makes of it."""
         dist_inputs = self.dist_inputs(ops, nets, inputs)
         actions, raw = self.exploration.actions(ops, dist_inputs, noise, c)
-        logp = self.dist.logp(ops, dist_inputs, actions, None if self.exploration.random else raw)
-        return {"actions": actions, "action_logp": logp, "action_dist_inputs": dist_inputs}
+        extras = self.exploration.extras(ops, dist_inputs, noise, c, actions, raw)
+        return {"actions": actions, "action_dist_inputs": dist_inputs, **extras}
 
     def choose(
         self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]

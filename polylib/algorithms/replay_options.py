@@ -48,9 +48,12 @@ OFFLINE_DEFAULTS: dict[str, Any] = {
 class ReplayConfig(AlgorithmConfig):
     """Checks that all algorithms with a replay buffer share."""
 
-    #: Whether the algorithm learns networks with state, from sequences.
+    #: Whether the algorithm learns networks with state, from sequences, and users' own networks.
     recurrent: ClassVar[bool] = False
+    custom: ClassVar[bool] = False
     reads_files: ClassVar[bool] = True
+    #: The keys that stand in place of `lr`, where networks have learning rates of their own.
+    rates: ClassVar[str | None] = None
 
     def validate(self) -> None:
         """Checks keys against each other.
@@ -61,6 +64,11 @@ class ReplayConfig(AlgorithmConfig):
         from polylib.execution.replay import check_replay_config  # not for --help
 
         super().validate()
+        if self.rates and self["lr"] != AlgorithmConfig()["lr"]:
+            raise ConfigError(
+                f"config key 'lr': got {self['lr']!r}, but the networks of {self.algo_name} have learning rates of "
+                f"their own; set {self.rates}"
+            )
         replay = check_replay_config(self.replay_settings())
         if replay.capacity < self["train_batch_size"]:
             raise ConfigError(
@@ -77,20 +85,21 @@ class ReplayConfig(AlgorithmConfig):
 
     def _validate_model(self, steps: int, replay: ReplayOptions) -> None:
         model = self["model"]
-        if model["custom_model"] is not None:
+        own = model["custom_model"] is not None
+        if own and not self.custom:
             raise NotBuiltError(
                 f"config key 'model.custom_model': {self.algo_name} has the default networks only in this version; "
-                "PPO, A2C and PG take your own"
+                "DQN, PPO, A2C and PG take your own"
             )
         memory = [key for key in _MEMORY if model[key]]
-        if not memory:
+        if not memory and not (own and replay.sequences):  # whether a user's network has state is seen when it is made
             if replay.sequences:
                 raise ConfigError(
                     "config key 'replay_buffer_config': sequences are for networks with state; set model.use_lstm, or "
                     "leave out replay_sequence_length and storage_unit"
                 )
             return
-        if not self.recurrent:
+        if memory and not self.recurrent:
             raise NotBuiltError(
                 f"config key 'model.{memory[0]}': {self.algo_name} has no networks with state in this version; DQN, "
                 "PPO, A2C and PG have"
@@ -116,12 +125,23 @@ class ReplayConfig(AlgorithmConfig):
                 f"config key 'model.max_seq_len': {longest} steps are fewer than the {whole} of a replayed sequence "
                 "(replay_burn_in + replay_sequence_length); raise it"
             )
+        sequences = max(1, self["train_batch_size"] // replay.replay_sequence_length)
+        if sequences * whole > replay.capacity:
+            raise ConfigError(
+                f"config key 'replay_buffer_config.capacity': {replay.capacity} rows are fewer than a batch's "
+                f"{sequences} sequences of {whole} (replay_burn_in + replay_sequence_length); raise it, or lower "
+                "train_batch_size"
+            )
 
     def replay_settings(self) -> dict[str, Any]:
         """`replay_buffer_config` with the algorithm's defaults below it; sequences for networks with state."""
-        settings = {**self.defaults.get("replay_buffer_config", {}), **self["replay_buffer_config"]}
+        given, below = self["replay_buffer_config"], self.defaults.get("replay_buffer_config", {})
+        # Shorter names (alpha for prioritized_replay_alpha) stand for the same keys.
+        settings = {key: x for key, x in below.items() if key.removeprefix("prioritized_replay_") not in given} | given
         model = self["model"]
-        if any(model[key] for key in _MEMORY) and settings.get("storage_unit") != "episodes":
+        unit = settings.get("storage_unit")
+        own = model["custom_model"] is not None and unit == "sequences"
+        if own or (any(model[key] for key in _MEMORY) and unit != "episodes"):
             burn_in = settings.get("replay_burn_in", 0)
             if settings.get("replay_sequence_length", -1) in (-1, None) and isinstance(burn_in, int):
                 settings["replay_sequence_length"] = max(1, model["max_seq_len"] - burn_in)

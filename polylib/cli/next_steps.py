@@ -35,7 +35,10 @@ def program(command: str) -> list[str]:
 def evaluate_line(experiment: Experiment, checkpoint: str) -> str:
     """The command that evaluates a checkpoint of an experiment."""
     words = [*program("evaluate"), checkpoint, "--algo", spelled_name(experiment.config.algo_name)]
-    env, model = experiment.config["env"], experiment.config["model"]
+    config = experiment.config
+    env, model = (config["evaluation_config"] or {}).get("env") or config["env"], config["model"]
+    if env is None:  # what was learnt from files may know of none
+        words += ["--env", "NAME"]
     own = {"--env": registered_creator(env) or env}
     if not is_search_space(model):
         name = model["custom_model"]

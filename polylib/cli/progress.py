@@ -61,16 +61,30 @@ def duration(seconds: Any) -> str:
 
 
 def _episodes(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Mean reward and length; those of evaluation, marked so, where training runs no episodes."""
+    """Mean reward and length; those of evaluation, marked so, or an estimate, where training runs no episodes."""
     evaluation = result.get("evaluation")
     if _is_number(result.get("episode_reward_mean")) or not isinstance(evaluation, Mapping):
         return number(result.get("episode_reward_mean")), number(result.get("episode_len_mean"))
+    estimates = _estimates(result)
+    if estimates and not _is_number(evaluation.get("episode_reward_mean")):
+        return f"est {number(next(iter(estimates.values())))}", "-"
     return f"ev {number(evaluation.get('episode_reward_mean'))}", number(evaluation.get("episode_len_mean"))
+
+
+def _estimates(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What off-policy estimators say that the policy would earn, by their names."""
+    evaluation = result.get("evaluation")
+    found = evaluation.get("off_policy_estimator") if isinstance(evaluation, Mapping) else None
+    return {name: values.get("v_target") for name, values in (found or {}).items() if isinstance(values, Mapping)}
 
 
 def _reward_in_words(result: Mapping[str, Any]) -> str:
     reward, _ = _episodes(result)
-    return f"evaluation's reward {reward[3:]}" if reward.startswith("ev ") else f"reward {reward}"
+    told = f"evaluation's reward {reward[3:]}" if reward.startswith("ev ") else f"reward {reward}"
+    estimates = ", ".join(f"{name} {number(value)}" for name, value in _estimates(result).items())
+    if not estimates:
+        return told
+    return f"estimated: {estimates}" if reward.startswith("est ") else f"{told}; estimated: {estimates}"
 
 
 def _timesteps(result: Mapping[str, Any]) -> Any:

@@ -72,7 +72,7 @@ def probability_taken(columns: Columns) -> np.ndarray | None:
     if found is not None and not found.scores:
         return found.values[np.arange(len(found.taken)), found.taken]
     logp = columns.get(c.ACTION_LOGP)
-    if logp is not None and logp.dtype.kind == "f":
+    if logp is not None and logp.dtype.kind == "f" and not np.isnan(logp).all():
         with np.errstate(over="ignore"):
             return np.exp(logp.astype(np.float64)).reshape(len(logp), -1)[:, 0]
     known = columns.get(c.ACTION_PROB)

@@ -44,7 +44,8 @@ def measures(summaries: Sequence[Summary], agreements: Sequence[Agreement | None
 
     def add(name: str, values: Sequence[float], unit: str = "") -> None:
         a, b = values
-        difference = "" if math.isnan(a) or math.isnan(b) else f"{b - a:+.4g}{unit}"
+        less = b - a
+        difference = "" if math.isnan(less) else "0" if not less else "+" * (less > 0) + short(less) + unit
         rows.append([name, short(a) + unit, short(b) + unit, difference])
 
     add("episodes", [len(summary.episodes) for summary in summaries])

@@ -2,14 +2,15 @@
 
 A custom model is a factory `(observation_space, action_space, outputs, **custom_model_config)`, a class that takes the
 same, a finished model, or the name of one: registered with `polylib.register_model`, or "module:attribute". `outputs`
-says what it has to return: `{"logits": 4, "value": 1}` asks for logits `[N, 4]` and values `[N, 1]`.
+says what it has to return: `{"logits": 4, "value": 1}` asks for logits `[N, 4]` and values `[N, 1]`. What a model may
+leave to polylib, a value network beside it or Q heads on its features, is added as a default network.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +21,15 @@ from polylib.models.default_networks import actor_critic
 from polylib.models.networks import NetworkSpec, batch_dtype
 from polylib.models.spaces import flatten, leaves, mask_column
 from polylib.registry import named_model
+
+
+def value_network(spec: CustomNetwork, widths: Mapping[str, int]) -> NetworkSpec | None:
+    """The default value network beside a model that leaves values out; keys `<name>_value/...`."""
+    if "value" in widths or "value" not in spec.outputs:
+        return None
+    settings = {**spec.settings, "vf_share_layers": False}
+    full = actor_critic(f"{spec.name}_value", spec.observation_space, 1, settings, spec.action_space)
+    return NetworkSpec(full.name, full.inputs, full.needed(("value",)), {"value": full.outputs["value"]})
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,10 @@ class CustomNetwork:
         config: keyword arguments for it, the config's `custom_model_config`.
         settings: the config's whole `model`, for the default value network that goes beside a model without values.
         optional: those of `outputs` that the model may leave out.
+        any_width: those of `outputs` whose width is a suggestion.
+        added: from the description and the widths of what the model returned to the network that polylib adds, which
+            sees the observation's columns or these outputs; None if it adds none.
+        hint: for a model whose outputs don't fit: what else could be meant.
         copy_of: as of a `NetworkSpec`.
     """
 
@@ -46,7 +60,22 @@ class CustomNetwork:
     config: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     optional: tuple[str, ...] = ("value",)
+    any_width: tuple[str, ...] = ()
+    added: Callable[[CustomNetwork, Mapping[str, int]], NetworkSpec | None] = value_network
+    hint: str = ""
     copy_of: str | None = None
+
+    def copy(self, name: str) -> CustomNetwork:
+        """A target network of this one, called `name`."""
+        return replace(self, name=name, copy_of=self.name)
+
+    def expected(self, given: Mapping[str, Sequence[int]]) -> dict[str, tuple[Any, ...]]:
+        """The shape of each output without batch axis; `given` are those that came, with it."""
+        found: dict[str, tuple[Any, ...]] = {name: (width,) for name, width in self.outputs.items()}
+        for name in self.any_width:
+            shape = given.get(name, ())
+            found[name] = (int(shape[1]) if len(shape) == 2 and shape[1] else "any width",)
+        return found
 
     @property
     def inputs(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -63,6 +92,7 @@ def custom_network(
     action_space: gym.Space[Any],
     outputs: dict[str, int],
     settings: dict[str, Any],
+    **others: Any,
 ) -> CustomNetwork | None:
     """The description of the config's `custom_model`, or None if there is none.
 
@@ -72,6 +102,7 @@ def custom_network(
         action_space: of the agent.
         outputs: output name to width.
         settings: the config's `model`.
+        **others: of a `CustomNetwork`.
 
     Raises:
         ConfigError: if `custom_model` names something that there isn't, or `use_lstm` and the like are set beside it.
@@ -87,14 +118,7 @@ def custom_network(
             )
     found = named_model(model) if isinstance(model, str) else model
     config = dict(settings.get("custom_model_config") or {})
-    return CustomNetwork(name, observation_space, action_space, outputs, found, config, settings)
-
-
-def value_network(spec: CustomNetwork) -> NetworkSpec:
-    """The default value network that goes beside a model without values; keys `<name>_value/...`."""
-    settings = {**spec.settings, "vf_share_layers": False}
-    full = actor_critic(f"{spec.name}_value", spec.observation_space, 1, settings, spec.action_space)
-    return NetworkSpec(full.name, full.inputs, full.needed(("value",)), {"value": full.outputs["value"]})
+    return CustomNetwork(name, observation_space, action_space, outputs, found, config, settings, **others)
 
 
 def example_inputs(spec: CustomNetwork, rows: int) -> dict[str, np.ndarray]:
@@ -116,6 +140,31 @@ def example_inputs(spec: CustomNetwork, rows: int) -> dict[str, np.ndarray]:
             x = np.clip(np.clip(x, -1.0, 1.0), part.low, part.high)
         found[name] = x.astype(dtype)
     return found
+
+
+def check_copy(network: Any, target: Any) -> None:
+    """Checks that a user's model, made twice, has the same variables twice, for a target network.
+
+    Args:
+        network: the backend's network that learns.
+        target: its second copy.
+
+    Raises:
+        ConfigError: if shapes differ, or a variable that learns is the same one.
+    """
+    pairs = list(zip(network.own, target.own.values(), strict=False))
+    shared = [key for key, own in pairs if network.own[key] is own and key in network.trainable_keys()]
+    if shared:
+        raise ConfigError(
+            f"config key 'custom_model': it returns the same variable {shared[0]!r} whenever it is called, and a "
+            "target network needs its own: make layers inside of the function, or pass the finished model itself"
+        )
+    first, second = list(network.shapes().values()), list(target.shapes().values())
+    if first != second:
+        raise ConfigError(
+            f"config key 'custom_model': the second model that it made, for the target network, has variables of "
+            f"shapes {second}, the first one {first}: expected the same"
+        )
 
 
 def misfit(what: str, rows: Iterable[tuple[str, str, str]], hint: str = "") -> ConfigError:

@@ -459,6 +459,49 @@ def q_network(
     if is_recurrent(model):
         features, width, state, outputs = _recurrent(builder, features, width, action_space, model, inputs)
 
+    sizes: dict[str, Any] = {"hiddens": hiddens, "dueling": dueling, "num_atoms": num_atoms}
+    sizes |= {"noisy": noisy, "sigma0": sigma0}
+    heads = _q_heads(builder, features, width, inputs, num_actions, **sizes)
+    return NetworkSpec(name, inputs, tuple(builder.layers), {**heads, **outputs}, state)
+
+
+def q_heads(
+    name: str, source: str, width: int, num_actions: int, copy_of: str | None = None, **sizes: Any
+) -> NetworkSpec:
+    """The part of `q_network` behind its features.
+
+    Args:
+        name: prefix of the weight keys.
+        source: the input that holds the features, `[N, width]`.
+        width: see there.
+        num_actions: discrete choices.
+        copy_of: as of a `NetworkSpec`.
+        **sizes: `hiddens`, `dueling`, `num_atoms`, `noisy` and `sigma0` as of `q_network`; none of them: there are no
+            heads, the input is what they would return.
+    """
+    builder = _Builder()
+    inputs: dict[str, Any] = {source: ((width,), np.dtype(np.float32))}
+    outputs = {"advantages": source, "features": source}
+    if sizes:
+        outputs.update(_q_heads(builder, source, width, inputs, num_actions, **sizes))
+    return NetworkSpec(name, inputs, tuple(builder.layers), outputs, copy_of=copy_of)
+
+
+def _q_heads(
+    builder: _Builder,
+    features: str,
+    width: int,
+    inputs: dict[str, Any],
+    num_actions: int,
+    *,
+    hiddens: Sequence[int],
+    dueling: bool,
+    num_atoms: int,
+    noisy: bool,
+    sigma0: float,
+) -> dict[str, str]:
+    """Adds the heads on features `[N, width]`, and noise to the inputs: the outputs `advantages` and so on."""
+
     def layer(layer_name: str, source: str, fan_in: int, units: int, activation: str | None) -> str:
         if not noisy:
             return builder.dense(layer_name, source, fan_in, units, activation)
@@ -478,7 +521,7 @@ def q_network(
     heads = {"advantages": head("advantages", num_actions * num_atoms)}
     if dueling:
         heads["state_value"] = head("state_value", num_atoms)
-    return NetworkSpec(name, inputs, tuple(builder.layers), {**heads, "features": features, **outputs}, state)
+    return {**heads, "features": features}
 
 
 def actor_network(

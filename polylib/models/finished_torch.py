@@ -1,4 +1,4 @@
-"""Finished TorchScript modules for other processes: they can't be pickled, but saved and loaded.
+"""torch modules that users finished: TorchScript for other processes, where it is saved and loaded; who can't use them.
 
 torch is imported only when one is loaded: who has one has imported it.
 """
@@ -10,7 +10,7 @@ import io
 import sys
 from typing import Any
 
-from polylib.errors import ConfigError
+from polylib.errors import ConfigError, FrameworkError
 
 
 class Script:
@@ -44,3 +44,15 @@ def portable_script(model: Any) -> Any:
     """What to send to other processes in the place of a `custom_model`: TorchScript as `Script`, others as they are."""
     torch = sys.modules.get("torch")
     return Script(model) if torch is not None and isinstance(model, torch.jit.ScriptModule) else model
+
+
+def refuse_module(model: Any) -> None:
+    """Raises FrameworkError for a module or a class of modules, where Keras models are expected."""
+    nn = getattr(sys.modules.get("torch"), "nn", None)
+    kind: Any = getattr(nn, "Module", ())
+    if isinstance(model, kind) or (isinstance(model, type) and issubclass(model, kind)):
+        name = model.__name__ if isinstance(model, type) else type(model).__name__
+        raise FrameworkError(
+            f"custom_model is the torch.nn.Module {name!r}: frameworks 'tf' and 'tf2' take Keras models; choose "
+            "framework 'torch'"
+        )

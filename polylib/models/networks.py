@@ -368,7 +368,7 @@ class Network(Protocol):
         """First values of variables that polylib initialises, by key."""
 
     def penalties(self) -> Sequence[Any]:
-        """Scalars to add to the loss: a user's regularisation."""
+        """Scalars to add to the loss: a user's regularisation, as of the last call with `training`."""
 
 
 class SpecNetwork:

@@ -92,7 +92,12 @@ COLUMNS: dict[str, Column] = dict(
         _column(PREV_REWARDS, (), np.float32, "The reward of the step before; 0 at an episode's start."),
         _column(ACTION_DIST_INPUTS, ("dist",), np.float32, "The inputs of the distribution the action was drawn from."),
         _column(ACTION_PROB, (), np.float32, "The probability or density of the action: exp(action_logp)."),
-        _column(ACTION_LOGP, (), np.float32, "The log of the action's probability or density, in environment units."),
+        _column(
+            ACTION_LOGP,
+            (),
+            np.float32,
+            "The log of the action's probability or density, in environment units; NaN where it isn't known.",
+        ),
         _column(ACTION_MASK, ("dist",), np.bool_, "Which discrete choices were allowed, one flag per logit."),
         _column(
             ACTION_RAW,

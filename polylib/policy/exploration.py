@@ -1,8 +1,11 @@
 """Exploration: how a policy departs from the action it thinks best (`exploration_config`), over `ops`.
 
 All randomness is drawn on the host and comes in as a noise array `[B, noise_size]`, and everything that changes with
-time as coefficients, so that every backend takes the same actions. The first column of the noise, uniform on [0, 1),
-decides between a random action and the strategy's own; it is 1 in rows that don't explore.
+time as coefficients, so that every backend takes the same actions. The first column of the noise, below 1, decides
+between a random action and the strategy's own; it is 1 in rows that don't explore.
+
+A strategy also says how likely it was to do what it did (`Exploration.log_probs`), which is what logs are worth to
+off-policy estimators.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from polylib.policy import numpy_ops
 from polylib.policy.ops import Array
 from polylib.schedules import PiecewiseSchedule, Schedule, make_schedule
 
-Actions = tuple[Any, Array | None]  # actions, and raw samples where there are any
+Actions = tuple[Any, Array | None]  # actions, and for a Box what was drawn, before it was scaled, squashed or clipped
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class RandomActions:
@@ -45,6 +49,9 @@ class RandomActions:
             self._bounded = np.isfinite(low) & np.isfinite(high)
             self._low = np.where(self._bounded, low, 0.0).astype(np.float32)
             self._range = np.where(self._bounded, high - self._low, 1.0).astype(np.float32)
+            self._normal = (~self._bounded).astype(np.float32)
+            widths = self._range[self._bounded & (self._range > 0)].astype(np.float64)
+            self._log_density = -float(np.log(widths).sum()) - _HALF_LOG_2PI * float(self._normal.sum())
         else:
             raise ConfigError(
                 f"config key 'exploration_config': {who} takes uniform actions, which there are for Discrete and Box "
@@ -74,6 +81,19 @@ class RandomActions:
         scaled = ops.constant(self._low) + noise * ops.constant(self._range)
         return ops.reshape(scaled, (-1, *(self.space.shape or ())))
 
+    def logp(self, ops: Any, actions: Any, allowed: Array | None = None) -> Array:
+        """How likely `sample` was to give these actions: log-probabilities, for a Box log-densities, `[B]`.
+
+        Args:
+            ops: the backend's `Ops`.
+            actions: `[B, *action_shape]`.
+            allowed: the discrete actions `[B, n] bool` that it chose from; of a Box None.
+        """
+        if not self.discrete:
+            numbers = ops.reshape(actions, (-1, self.noise_size))
+            return self._log_density - 0.5 * ops.sum(ops.square(numbers) * ops.constant(self._normal), 1)
+        return -ops.log(ops.sum(ops.to_float(allowed), 1))
+
 
 class Exploration(ABC):
     """A strategy. Stateless but for what `noise` carries from step to step.
@@ -89,6 +109,8 @@ class Exploration(ABC):
     keys: ClassVar[Mapping[str, Any]] = {}
     #: Whether acting goes by perturbed copies of the weights; see `ParameterNoise`.
     perturbs: ClassVar[bool] = False
+    #: Whether its own actions are drawn from the distribution: the policy is that distribution, not its best action.
+    samples: ClassVar[bool] = False
 
     def __init__(
         self, config: Mapping[str, Any], space: gym.Space[Any], dist: Distribution, worker: tuple[int, int] = (0, 0)
@@ -125,6 +147,11 @@ class Exploration(ABC):
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027
         """Goes on from `get_state()`; without what it needs, anew."""
 
+    @property
+    def inner(self) -> Exploration:
+        """What chooses actions from the distribution's inputs: itself, unless it stands around another."""
+        return self
+
     def _own_size(self) -> int:
         return self.dist.noise_size
 
@@ -143,7 +170,7 @@ class Exploration(ABC):
             quiet = np.zeros((rows, self.noise_size), np.float32)
             quiet[:, 0] = 1.0
             return quiet
-        first = np.ones((rows, 1), np.float32) if self.random is None else self.random.noise(rng, rows, before=1)
+        first = np.zeros((rows, 1), np.float32) if self.random is None else self.random.noise(rng, rows, before=1)
         return np.concatenate([first, self._own_noise(rng, rows)], 1) if self._own_size() else first
 
     def _own_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray:
@@ -158,22 +185,81 @@ class Exploration(ABC):
             noise: what `noise` drew.
             c: coefficients.
         """
-        first = 1 + (self.random.noise_size if self.random else 0)
+        first = self._first_own
         actions, raw = self._own_actions(ops, dist_inputs, noise[:, first:], c)
         if self.random is None:
             return actions, raw
         randomly = noise[:, 0] < self._random_share(c)
         if ops.framework == "numpy" and not np.count_nonzero(randomly):
             return actions, raw  # as most of the time; in a graph nobody knows
-        # A mask makes the inputs of what it forbids very low.
-        anything = self.random.sample(ops, noise[:, 1:first], dist_inputs > -1e8 if self.random.discrete else None)
+        anything = self.random.sample(ops, noise[:, 1:first], self._allowed(dist_inputs))
         shape = tuple(getattr(self.space, "shape", ()) or ())
         mixed = ops.where(ops.reshape(randomly, (-1, *[1] * len(shape))), anything, actions)
         if raw is None:
             return mixed, None
-        # What a random action would have been before scaling; likelihoods of it aren't used by off-policy learning.
-        unscaled = self.dist.to_raw(ops, anything) if hasattr(self.dist, "to_raw") else raw
-        return mixed, ops.where(ops.reshape(randomly, (-1, 1)), unscaled, raw)
+        return mixed, ops.where(ops.reshape(randomly, (-1, 1)), self._drawn(ops, anything), raw)
+
+    def log_probs(
+        self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array], actions: Any, raw: Array | None
+    ) -> Array:
+        """How likely `actions` was to choose what it chose, given the observation and what happened before.
+
+        The log-probability `[B]`, or of a Box the log-density: in the environment's units, and of what was drawn,
+        before bounds clip it. An action that is taken for certain has 0, and a Box action NaN, since a point has no
+        density. A strategy that doesn't know says NaN, as this one does.
+
+        Args:
+            ops: as `actions` got it.
+            dist_inputs: likewise.
+            noise: likewise.
+            c: likewise.
+            actions: what it returned.
+            raw: what it returned beside them.
+        """
+        return ops.zeros_like(dist_inputs[:, 0]) + math.nan
+
+    @property
+    def untold(self) -> str:
+        """Why `log_probs` doesn't know how likely exploring was, to be read after its name; "" if it does."""
+        return "doesn't say how likely its actions are"
+
+    def extras(
+        self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array], actions: Any, raw: Array | None
+    ) -> dict[str, Array]:
+        """What is recorded of actions: `action_logp`, and of a Box `action_raw`. Takes what `log_probs` takes."""
+        found = {"action_logp": self.log_probs(ops, dist_inputs, noise, c, actions, raw)}
+        return found if raw is None else {**found, "action_raw": self._in_network_units(ops, raw)}
+
+    def _drawn(self, ops: Any, actions: Array) -> Array:
+        """What would have had to be drawn to get to Box actions."""
+        return self.dist.to_drawn(ops, actions)  # type: ignore[attr-defined]
+
+    def _in_network_units(self, ops: Any, drawn: Array) -> Array:
+        """What was drawn, as `action_raw` has it."""
+        return drawn
+
+    def unless_random(self, ops: Any, logp: Array, noise: Array, c: Mapping[str, Array]) -> Array:
+        """`logp` with NaN in rows that explore otherwise than by nothing but uniform actions.
+
+        For what acts by weights drawn at random: how likely an action is over all these draws isn't known, unless it
+        doesn't depend on them.
+        """
+        share = 0.0 if self.random is None else self._random_share(c)
+        explores = (noise[:, 0] < 1.0) & (noise[:, 0] * 0.0 + share < 1.0)
+        return ops.where(explores, math.nan, logp)
+
+    @property
+    def _first_own(self) -> int:
+        """The first column of the noise that is the strategy's own."""
+        return 1 + (self.random.noise_size if self.random else 0)
+
+    def _allowed(self, dist_inputs: Array) -> Array | None:
+        """The discrete actions that uniform ones are chosen from: a mask makes the inputs of what it forbids low."""
+        return dist_inputs > -1e8 if self.random is not None and self.random.discrete else None
+
+    def _certain(self, ops: Any, dist_inputs: Array) -> Array:
+        """`log_probs` of actions that are taken for certain."""
+        return ops.zeros_like(dist_inputs[:, 0]) + (math.nan if isinstance(self.space, gym.spaces.Box) else 0.0)
 
     def at_random(self, noise: np.ndarray, allowed: np.ndarray | None, c: Mapping[str, float]) -> np.ndarray | None:
         """What `actions` chooses where that is a random action in every row; None where it isn't.
@@ -209,22 +295,54 @@ class _RandomFirst(Exploration):
         """`random`: 1 while actions are uniform."""
         return {"random": float(timestep < self.random_timesteps)} if self.random else {}
 
+    def log_probs(
+        self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array], actions: Any, raw: Array | None
+    ) -> Array:
+        """Uniform in the first steps, then the strategy's own."""
+        own = self._own_log_probs(ops, dist_inputs, noise, c, actions, raw)
+        if self.random is None:
+            return own
+        uniform = self.random.logp(ops, actions, self._allowed(dist_inputs))
+        return ops.where(noise[:, 0] < self._random_share(c), uniform, own)
+
+    @abstractmethod
+    def _own_log_probs(
+        self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array], actions: Any, raw: Array | None
+    ) -> Array:
+        """`log_probs` of the strategy's own actions."""
+
+    @property
+    def untold(self) -> str:
+        """"": it is known."""
+        return ""
+
 
 class StochasticSampling(_RandomFirst):
-    """Samples the action distribution."""
+    """Samples the action distribution; what is most likely in it has its likelihood there, too."""
+
+    samples = True
 
     def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
         return self.dist.sample(ops, dist_inputs, noise)
 
+    def _own_log_probs(
+        self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array], actions: Any, raw: Array | None
+    ) -> Array:
+        return self.dist.logp(ops, dist_inputs, actions, raw)
 
-class Random(Exploration):
+
+class Random(_RandomFirst):
     """Uniform actions, always."""
+
+    keys: ClassVar[Mapping[str, Any]] = {}
 
     def _setup(self) -> None:
         self.random = RandomActions(self.space, "Random")
 
-    def _own_size(self) -> int:
-        return self.dist.noise_size
+    def _own_log_probs(
+        self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array], actions: Any, raw: Array | None
+    ) -> Array:
+        return self._certain(ops, dist_inputs)
 
     def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
         return self.dist.sample(ops, dist_inputs, noise * 0.0)
@@ -274,6 +392,23 @@ class EpsilonGreedy(Exploration):
     def _random_share(self, c: Mapping[str, Array]) -> Array:
         return c["epsilon"]
 
+    def log_probs(
+        self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array], actions: Any, raw: Array | None
+    ) -> Array:
+        """`log(epsilon / n + (1 - epsilon) [it is the best action])`, of n actions that are allowed."""
+        allowed = self._allowed(dist_inputs)
+        if allowed is None:
+            return super().log_probs(ops, dist_inputs, noise, c, actions, raw)
+        # Not `==`, which compares identities in a TF1 graph.
+        best = ops.to_float(ops.abs(actions - self._own_actions(ops, dist_inputs, noise, c)[0]) < 1)
+        epsilon = c["epsilon"] * ops.to_float(noise[:, 0] < 1.0)
+        return ops.log(epsilon / ops.sum(ops.to_float(allowed), 1) + (1.0 - epsilon) * best)
+
+    @property
+    def untold(self) -> str:
+        """A Box's best action has a probability, all others a density."""
+        return "" if isinstance(self.space, gym.spaces.Discrete) else "mixes one action with all others of a Box"
+
 
 class PerWorkerEpsilonGreedy(EpsilonGreedy):
     """Every worker its own constant epsilon, `0.4 ** (1 + 7 i / (N - 1))` (arXiv:1803.00933, section 4)."""
@@ -290,6 +425,7 @@ class SoftQ(_RandomFirst):
     """Samples actions by the softmax of their values over `temperature`."""
 
     keys: ClassVar[Mapping[str, Any]] = {**_RandomFirst.keys, "temperature": 1.0}
+    samples = True
 
     def _setup(self) -> None:
         super()._setup()
@@ -303,9 +439,22 @@ class SoftQ(_RandomFirst):
         # Scaling the noise instead of the values: masked ones stay as low as they are.
         return self.dist.sample(ops, dist_inputs, noise * self.temperature)
 
+    def _own_log_probs(
+        self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array], actions: Any, raw: Array | None
+    ) -> Array:
+        return ops.where(noise[:, 0] < 1.0, self.policy_logp(ops, dist_inputs, actions), 0.0)
+
+    def policy_logp(self, ops: Any, dist_inputs: Array, actions: Array) -> Array:
+        """The log of the softmax `[B]` at the actions."""
+        return self.dist.logp(ops, dist_inputs / self.temperature, actions)
+
 
 class GaussianNoise(_RandomFirst):
-    """Adds normal noise to the best action, in units of half the range of a bounded dimension."""
+    """Adds normal noise to the best action, in units of half the range of a bounded dimension.
+
+    Bounds clip the sum. What is recorded is, as for a policy's own normal distribution, the sum itself (`action_raw`)
+    and its density: the clipped action has none where it lies on a bound.
+    """
 
     keys: ClassVar[Mapping[str, Any]] = {
         "random_timesteps": 1000,
@@ -335,6 +484,11 @@ class GaussianNoise(_RandomFirst):
             np.float32
         )
         self._low, self._high = self.space.low.ravel(), self.space.high.ravel()
+        self._deviation = self._unit_deviation() * self._half
+
+    def _unit_deviation(self) -> float:
+        """The noise's standard deviation, given the noise before, at a scale of 1 and half a range of 1."""
+        return self.stddev
 
     def _own_size(self) -> int:
         return self.size
@@ -344,17 +498,45 @@ class GaussianNoise(_RandomFirst):
 
     def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
         best, _ = self.dist.sample(ops, dist_inputs, dist_inputs[:, : self.dist.noise_size] * 0.0)
-        moved = ops.reshape(best, (-1, self.size)) + c["scale"] * noise * ops.constant(self._half)
+        moved = ops.reshape(best, (-1, self.size)) + c["scale"] * noise[:, : self.size] * ops.constant(self._half)
         bound = ops.minimum(ops.maximum(moved, ops.constant(self._low)), ops.constant(self._high))
-        return ops.reshape(bound, (-1, *(self.space.shape or ()))), None
+        return ops.reshape(bound, (-1, *(self.space.shape or ()))), moved
 
     def coefficients(self, timestep: int) -> dict[str, float]:
         """`scale` of the noise, and `random`."""
         return {**super().coefficients(timestep), "scale": self.schedule(timestep)}
 
+    def _own_log_probs(
+        self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array], actions: Any, raw: Array | None
+    ) -> Array:
+        deviation = c["scale"] * ops.constant(self._deviation)
+        # Without noise there is no density.
+        log_deviation = ops.where(deviation > 0, ops.log(ops.maximum(deviation, 1e-30)), math.nan)
+        terms = -0.5 * ops.square(self._standard(noise[:, self._first_own :])) - log_deviation - _HALF_LOG_2PI
+        return ops.where(noise[:, 0] < 1.0, ops.sum(terms, 1), math.nan)
+
+    def _standard(self, noise: Array) -> Array:
+        """The standard normal numbers `[B, k]` that made the strategy's own noise."""
+        return noise * (1.0 / self.stddev if self.stddev else 0.0)
+
+    def _drawn(self, ops: Any, actions: Array) -> Array:
+        return ops.reshape(actions, (-1, self.size))  # noise is added in the environment's units
+
+    def _in_network_units(self, ops: Any, drawn: Array) -> Array:
+        return self.dist.to_raw(ops, drawn)  # type: ignore[attr-defined]
+
+    @property
+    def untold(self) -> str:
+        """Nothing, but of noise that is none."""
+        return "" if (self._deviation > 0).all() else "adds no noise"
+
 
 class OrnsteinUhlenbeckNoise(GaussianNoise):
-    """Noise that drifts back to 0 slowly: `x += theta * (0 - x) + sigma * N(0, 1)` (arXiv:1509.02971, section 7)."""
+    """Noise that drifts back to 0 slowly: `x += theta * (0 - x) + sigma * N(0, 1)` (arXiv:1509.02971, section 7).
+
+    The density that is recorded is that of a step's noise given the noise before it, which follows from what was done
+    before: products of these ratios over an episode are right, as they are for any policy that remembers.
+    """
 
     keys: ClassVar[Mapping[str, Any]] = {
         "random_timesteps": 1000,
@@ -368,17 +550,26 @@ class OrnsteinUhlenbeckNoise(GaussianNoise):
     }
 
     def _setup(self) -> None:
-        super()._setup()
         self.theta, self.sigma = self._number("ou_theta"), self._number("ou_sigma")
         self.base_scale = self._number("ou_base_scale")
+        super()._setup()
         self.state = np.zeros((0, self.size), np.float32)
+
+    def _unit_deviation(self) -> float:
+        return self.base_scale * self.sigma
+
+    def _own_size(self) -> int:
+        return 2 * self.size  # the noise, and what its last step drew
+
+    def _standard(self, noise: Array) -> Array:
+        return noise[:, self.size :]
 
     def _own_noise(self, rng: np.random.Generator, rows: int) -> np.ndarray:
         if len(self.state) != rows:
             self.state = np.zeros((rows, self.size), np.float32)
         draw = rng.standard_normal((rows, self.size), dtype=np.float32)
         self.state = self.state + np.float32(self.theta) * (0.0 - self.state) + np.float32(self.sigma) * draw
-        return np.float32(self.base_scale) * self.state
+        return np.concatenate([np.float32(self.base_scale) * self.state, draw], 1)
 
     def get_state(self) -> dict[str, Any]:
         """The noise `[rows, size]` as it is now."""
@@ -490,6 +681,28 @@ class ParameterNoise(Exploration):
         """What the strategy on top makes of the perturbed networks' outputs."""
         return self.sub.actions(ops, dist_inputs, noise, c)
 
+    @property
+    def inner(self) -> Exploration:
+        """The strategy on top."""
+        return self.sub
+
+    def log_probs(
+        self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array], actions: Any, raw: Array | None
+    ) -> Array:
+        """NaN unless actions are uniform: the weights' noise decides, and nobody knows how likely its choices are."""
+        return self.unless_random(ops, self.sub.log_probs(ops, dist_inputs, noise, c, actions, raw), noise, c)
+
+    @property
+    def untold(self) -> str:
+        """The weights' noise."""
+        return "acts by weights drawn at random, over which nobody knows how likely an action is"
+
+    def _in_network_units(self, ops: Any, drawn: Array) -> Array:
+        return self.sub._in_network_units(ops, drawn)
+
+    def _random_share(self, c: Mapping[str, Array]) -> Array:
+        return self.sub._random_share(c)
+
     def _own_actions(self, ops: Any, dist_inputs: Array, noise: Array, c: Mapping[str, Array]) -> Actions:
         return self.sub._own_actions(ops, dist_inputs, noise, c)
 
@@ -509,7 +722,10 @@ _TYPES: dict[str, type[Exploration]] = {
 }
 # What `polylib.policy.intrinsic` makes, and what RLlib has beside all these.
 _WRAPPERS = ("RND", "Curiosity")
-_NOT_BUILT = ("SlateEpsilonGreedy", "SlateSoftQ", "RE3", "ThompsonSampling", "UpperConfidenceBound")
+_NOT_BUILT = (
+    *("PerWorkerGaussianNoise", "PerWorkerOrnsteinUhlenbeckNoise", "RE3"),
+    *("SlateEpsilonGreedy", "SlateSoftQ", "ThompsonSampling", "UpperConfidenceBound"),
+)
 
 
 def make_exploration(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -118,6 +119,10 @@ class Plan:
         if self._mask is not None:
             size = self.objective.dist.inputs_size
             columns["action_mask"] = ops.reshape(ops.to_float(columns[self._mask]), (-1, size)) > 0.5
+        first = self.inputs[0]
+        for name, shape in self.objective.quiet_inputs.items():
+            rows = ops.reshape(ops.to_float(inputs[first.name]), (-1, math.prod(first.shape)))
+            columns[name] = ops.zeros_like(rows[:, :1]) + ops.constant(np.zeros((1, *shape), np.float32))
         once = {name: _Once(net, columns) for name, net in nets.items()}
         logits = self.objective.dist_inputs(ops, once, columns)
         value = self.objective.values(ops, once, columns)

@@ -100,6 +100,10 @@ class Inputs:
         flat = flatten(space, value, name)
         return {part: cast(part, flat[part], *fits) for part, fits in layout.items()}
 
+    def quiet(self, rows: int) -> dict[str, np.ndarray]:
+        """Zeros for the inputs of networks that nobody passes (the noise of noisy layers), `[rows, ...]` each."""
+        return {name: np.zeros((rows, *shape), np.float32) for name, shape in self._objective.quiet_inputs.items()}
+
     def acting(
         self,
         obs: Any,
@@ -120,8 +124,8 @@ class Inputs:
             inputs = {"obs": cast("obs", obs, self._obs_shape, self._obs_dtype)}
         if state is not None and len(state) != len(self.state_shapes):
             raise BatchError(f"got {len(state)} state arrays, this policy has {len(self.state_shapes)}")
-        for name, shape in self._objective.quiet_inputs.items():
-            inputs[name] = np.zeros((len(next(iter(inputs.values()))), *shape), np.float32)
+        if self._objective.quiet_inputs:
+            inputs |= self.quiet(len(next(iter(inputs.values()))))
         if self.state_shapes or self.previous:
             self._add_memory(inputs, state, prev_actions, prev_rewards)
         if action_mask is not None:

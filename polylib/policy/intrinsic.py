@@ -33,7 +33,10 @@ from polylib.policy.sample_batch import SampleBatch
 
 
 class Intrinsic(Objective):
-    """A wrapper: stands before an algorithm's objective class among the bases of a class that `wrapped` makes."""
+    """A wrapper: stands before an algorithm's objective class among the bases of a class that `wrapped` makes.
+
+    Both share one instance, so what the wrapper keeps for itself has names of its own (`__`).
+    """
 
     #: Keys of `exploration_config` and their defaults.
     keys: ClassVar[Mapping[str, Any]] = {}
@@ -58,11 +61,10 @@ class Intrinsic(Objective):
         sub = dict(self.default_exploration if sub is None else sub)
         super().__init__(replace(spec, config={**spec.config, "exploration_config": sub}))
         #: Whether the losses take rewards; otherwise what is learnt from them is computed before.
-        self._replays = "rewards" in self.columns
+        self.__replays = "rewards" in self.columns
         self.columns = tuple(dict.fromkeys((*self.columns, "new_obs")))
-        self._base = tuple(super().networks())  # type: ignore[safe-super]
-        self.acting = self.acting or self._base
-        self._policy: Any = None
+        self.acting = self.acting or tuple(super().networks())  # type: ignore[safe-super]
+        self.__policy: Any = None
         self._check()
 
     @classmethod
@@ -142,7 +144,7 @@ class Intrinsic(Objective):
     def built(self, policy: Any) -> None:
         """Keeps the policy, for its weights."""
         super().built(policy)
-        self._policy = policy
+        self.__policy = policy
 
     def losses(
         self,
@@ -155,7 +157,7 @@ class Intrinsic(Objective):
     ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
         """The algorithm's, with the bonus in the rewards where it takes them, and the wrapper's."""
         bonus, errors = self.measured(ops, nets, batch)
-        given = {**batch, "rewards": batch["rewards"] + ops.stop_gradient(bonus)} if self._replays else batch
+        given = {**batch, "rewards": batch["rewards"] + ops.stop_gradient(bonus)} if self.__replays else batch
         losses, stats, rows = super().losses(ops, nets, given, noise, c, training)  # type: ignore[safe-super]
         mean = row_mean(ops, batch)
         loss = mean(errors)
@@ -164,7 +166,7 @@ class Intrinsic(Objective):
 
     def postprocess(self, fragment: Fragment) -> SampleBatch:
         """The algorithm's, with the bonus in the rewards where its losses don't take them."""
-        if self._replays:
+        if self.__replays:
             return super().postprocess(fragment)  # type: ignore[safe-super]
         batch = fragment.with_new_obs()
         batch["rewards"] = (batch["rewards"] + self.bonus(batch)).astype(np.float32)
@@ -173,7 +175,7 @@ class Intrinsic(Objective):
     def bonus(self, batch: Mapping[str, Any]) -> np.ndarray:
         """The bonus `[B]` of rows, by the policy's weights as they are now, on NumPy."""
         specs = {name: net for name, net in self.own_networks().items() if isinstance(net, NetworkSpec)}
-        weights = self._policy.weights_of([key for net in specs.values() for key in net.shapes()])
+        weights = self.__policy.weights_of([key for net in specs.values() for key in net.shapes()])
         nets = {name: NumpyNetwork(net, weights) for name, net in specs.items()}
         columns: dict[str, Any] = {"actions": batch["actions"]}
         for name in ("obs", "new_obs"):
@@ -235,10 +237,10 @@ class Curiosity(Intrinsic):
             raise ConfigError(f"config key 'exploration_config': Curiosity needs Discrete or Box actions, not {space}")
         if self.config.get("n_step", 1) > 1:
             raise ConfigError("config key 'n_step': Curiosity predicts the next step; set n_step=1")
-        self._discrete = isinstance(space, gym.spaces.Discrete)
-        self._width = int(space.n) if isinstance(space, gym.spaces.Discrete) else math.prod(space.shape)
+        self.__discrete = isinstance(space, gym.spaces.Discrete)
+        self.__width = int(space.n) if isinstance(space, gym.spaces.Discrete) else math.prod(space.shape)
         self.columns = tuple(dict.fromkeys((*self.columns, "actions")))
-        self._eta, self._beta = self.number("eta"), self.number("beta", 0.0, 1.0)
+        self.__eta, self.__beta = self.number("eta"), self.number("beta", 0.0, 1.0)
 
     def own_networks(self) -> dict[str, NetworkSpec | CustomNetwork]:
         """Features of a state; from two states' features to the action; from features and action to the next ones."""
@@ -251,11 +253,11 @@ class Curiosity(Intrinsic):
                 2 * size,
                 settings["inverse_net_hiddens"],
                 settings["inverse_net_activation"],
-                self._width,
+                self.__width,
             ),
             "icm_forward": mlp_network(
                 "icm_forward",
-                size + self._width,
+                size + self.__width,
                 settings["forward_net_hiddens"],
                 settings["forward_net_activation"],
                 size,
@@ -267,16 +269,16 @@ class Curiosity(Intrinsic):
         now = nets["icm_features"](batch)["features"]
         then = nets["icm_features"](next_inputs(batch))["features"]
         inferred = nets["icm_inverse"]({"given": ops.concat([now, then], 1)})["out"]
-        if self._discrete:
+        if self.__discrete:
             index = batch["actions"] - int(self.spec.action_space.start)  # type: ignore[attr-defined]
-            done = ops.one_hot(index, self._width)
+            done = ops.one_hot(index, self.__width)
             inverse = -ops.pick(ops.log_softmax(inferred), index)
         else:
             done = self.dist.to_raw(ops, batch["actions"])  # type: ignore[attr-defined]
             inverse = 0.5 * ops.sum(ops.square(inferred - done), 1)
         predicted = nets["icm_forward"]({"given": ops.concat([now, done], 1)})["out"]
         forward = 0.5 * ops.sum(ops.square(predicted - then), 1)
-        return self._eta * forward, self._beta * forward + (1.0 - self._beta) * inverse
+        return self.__eta * forward, self.__beta * forward + (1.0 - self.__beta) * inverse
 
 
 KINDS: dict[str, Any] = {"RND": RND, "Curiosity": Curiosity}

@@ -1,4 +1,4 @@
-"""`policy.model` of a default network, and the `model` that a user's loss is given: RLlib's way to call a network."""
+"""`policy.model` where polylib's layers are in it, and the `model` of a user's loss: RLlib's way to call a network."""
 
 from __future__ import annotations
 
@@ -213,8 +213,9 @@ class ModelView:
         return self._head("state_value")
 
     def _head(self, output: str) -> Head:
-        description = self._description
-        if not isinstance(description, NetworkSpec) or not {output, "features"} <= set(description.outputs):
+        own = self._description
+        description = own if isinstance(own, NetworkSpec) else self._network.added  # on a user's model
+        if description is None or not {output, "features"} <= set(description.outputs):
             raise BatchError(f"this model has no such head: DQN's have one each for {output!r}, if the config says so")
         below = {layer.name for layer in description.needed(("features",))}
         layers = [layer for layer in description.needed((output,)) if layer.name not in below]

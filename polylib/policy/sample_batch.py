@@ -194,7 +194,7 @@ class SampleBatch(MutableMapping[str, Any]):
         """A copy of the batch; with `shallow` it shares the arrays."""
         if shallow:
             return SampleBatch.of_columns(dict(self._columns), self._count)
-        return self._apply(np.copy, self._count)
+        return self._apply(np.ndarray.copy, self._count)
 
     def shuffle(self, rng: np.random.Generator | None = None) -> SampleBatch:
         """Puts the rows into random order, all columns alike, and returns the batch itself.
@@ -277,7 +277,12 @@ class SampleBatch(MutableMapping[str, Any]):
         return MultiAgentBatch({DEFAULT_POLICY_ID: self}, self._count)
 
     def _apply(self, f: Callable[[np.ndarray], np.ndarray], count: int) -> SampleBatch:
-        return SampleBatch.of_columns({name: _map(f, value) for name, value in self._columns.items()}, count)
+        # Without `_map`, as by far the most columns are plain arrays: a batch is cut and copied all the time.
+        applied = {
+            name: f(value) if isinstance(value, np.ndarray) else tree.map_structure(f, value)
+            for name, value in self._columns.items()
+        }
+        return SampleBatch.of_columns(applied, count)
 
 
 class MultiAgentBatch:
@@ -414,8 +419,8 @@ def _concat_single(batches: Sequence[SampleBatch]) -> SampleBatch:
         return SampleBatch()
     first = batches[0]
     for i, batch in enumerate(batches):
-        different = sorted(first.keys() ^ batch.keys())
-        if different:
+        if batch.keys() != first.keys():
+            different = sorted(first.keys() ^ batch.keys())
             have, lack = (0, i) if different[0] in first else (i, 0)
             raise MissingColumnError(
                 f"Column {different[0]!r} is in batch {have} but missing in batch {lack} of those to concatenate: "
@@ -424,7 +429,9 @@ def _concat_single(batches: Sequence[SampleBatch]) -> SampleBatch:
     joined: dict[str, Any] = {}
     for name in first:
         try:
-            joined[name] = _map(lambda *parts: np.concatenate(parts), *(batch[name] for batch in batches))
+            parts = [batch._columns[name] for batch in batches]
+            plain = isinstance(parts[0], np.ndarray)
+            joined[name] = np.concatenate(parts) if plain else _map(lambda *arrays: np.concatenate(arrays), *parts)
         except (TypeError, ValueError) as e:
             kinds = ", ".join(dict.fromkeys(_describe(batch[name]) for batch in batches))
             raise BatchError(f"Column {name!r} can't be concatenated: {kinds} don't fit together.") from e

@@ -106,7 +106,9 @@ class PolicyContract:
             for name, shape in expected.items():
                 assert out.extras[name].shape == shape, f"extras[{name!r}] has shape {shape}"
                 assert out.extras[name].dtype == np.float32, f"extras[{name!r}] is float32"
-                assert np.isfinite(out.extras[name]).all(), f"extras[{name!r}] is finite"
+                # NaN: a likelihood that exploration doesn't know, or a point's, which has no density.
+                unknown = name == "action_logp" and not self.samples and np.isnan(out.extras[name])
+                assert (np.isfinite(out.extras[name]) | unknown).all(), f"extras[{name!r}] is finite"
             shapes = [state.shape for state in self.policy.get_initial_state()]
             assert [x.shape for x in out.state] == [(size, *s) for s in shapes], "states are [B, *state_shape]"
             assert bool(shapes) == self.policy.is_recurrent(), "a feed-forward policy has no state"
@@ -171,7 +173,7 @@ class PolicyContract:
             same(out.actions, space.start + best, "explore=False takes the largest logit of each component")
         elif "action_raw" in out.extras and not spaces.is_nested(space):
             size = out.extras["action_raw"].shape[1]
-            same(out.extras["action_raw"], inputs[:, :size], "explore=False takes the mean")
+            close(out.extras["action_raw"], inputs[:, :size], "explore=False takes the mean")
 
     def test_exploring_follows_the_policys_own_stream(self) -> None:
         """The same random state gives the same actions, and it moves on."""
@@ -479,12 +481,12 @@ class PolicyContract:
         for seed in range(3):
             self.policy.learn_on_batch(self.make_batch(self.policy, self.batch_size, seed))
         after = self.policy.get_weights()
-        trained = {name for group in self.policy.groups.values() for name in group.networks}
+        trained = self.policy._trainable_keys()
         targets = self.policy._target_keys() if "tau" in self.policy.coefficients else {}
         for key in before:
             moved = not np.array_equal(before[key], after[key])
             rule = "learning moves trained variables and the targets that follow them, and only those"
-            assert moved == (key.split("/")[0] in trained or key in targets), f"{rule}: {key}"
+            assert moved == (key in trained or key in targets), f"{rule}: {key}"
 
     def test_minibatches_are_updates_one_by_one(self) -> None:
         """`learn_on_minibatches(b, indices)` is `learn_on_batch` of each row of indices."""

@@ -68,6 +68,7 @@ def put(request):
 @pytest.mark.parametrize(
     ("key", "value", "error", "says"),
     [
+        ("learning_starts", 9, UnknownKeyError, "unknown config key 'learning_starts' for PPO."),
         ("lrr", 0.1, UnknownKeyError, "unknown config key 'lrr' for PPO. Did you mean 'lr'?"),
         ("lr", -1, ConfigError, "config key 'lr': got -1, expected a number >= 0 or a schedule [[timestep, value]"),
         ("gamma", 1.5, ConfigError, "config key 'gamma': got 1.5, expected a number in [0, 1]"),

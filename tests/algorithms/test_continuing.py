@@ -42,7 +42,12 @@ CASES = {
     "parameter_noise": (
         "DQN",
         "CartPole-v1",
-        {**REPLAY, "exploration_config": {"type": "ParameterNoise", "random_timesteps": 40}, "num_envs_per_worker": 2},
+        {
+            **REPLAY,
+            "noisy": True,
+            "exploration_config": {"type": "ParameterNoise", "random_timesteps": 40},
+            "num_envs_per_worker": 2,
+        },
     ),
     "RND": ("DQN", "CartPole-v1", {**REPLAY, "exploration_config": {"type": "RND", "embed_dim": 4}}),
     "SAC": ("SAC", "Pendulum-v1", REPLAY),
@@ -145,6 +150,51 @@ def test_what_changes_with_time_has_changed(build):
     ddpg.train()
     state = ddpg.get_policy().get_state()["exploration"]["state"]
     assert state.shape == (2, 1) and np.all(state != 0)
+
+
+def test_importance_weights_follow_their_schedule(build):
+    """beta is 0 up to 40 steps and then 1: updates after 32, 36 and 40 steps have weights of 1, later ones not."""
+    algo = build("DQN", replay_buffer_config={"prioritized_replay_beta": [[0, 0.0], [40, 0.0], [41, 1.0]]})
+    drawn, draw = [], algo.replay.sample
+
+    def sample(*args, **keys):
+        drawn.append(draw(*args, **keys))
+        return drawn[-1]
+
+    algo.replay.sample = sample
+    for _ in range(2):
+        algo.train()
+    assert [bool((batch["weights"] == 1).all()) for batch in drawn] == [True] * 3 + [False] * 2
+
+
+def test_td3_moves_its_actor_and_all_targets_every_third_update(build):
+    """Of each update, the networks whose weights it changed."""
+    algo, moved = build("TD3", policy_delay=3), []
+    update = algo._update
+
+    def watched(policy, sampled):
+        before = policy.get_weights()
+        update(policy, sampled)
+        moved.append({key.split("/")[0] for key, w in policy.get_weights().items() if (w != before[key]).any()})
+
+    algo._update = watched
+    for _ in range(2):
+        algo.train()
+    critic, all_of_them = {"q"}, {"q", "policy", "target_q", "target_policy"}
+    assert moved[:6] == [critic, critic, all_of_them] * 2
+
+
+def test_remote_workers_follow_the_weights_and_the_schedule(ray_session, build):
+    """In the first iteration nothing is learnt yet, but epsilon falls: 0.9 - 0.8 * 24 / 100."""
+    algo = build("DQN", num_workers=1, num_cpus_per_worker=0.1)
+    for epsilon in (0.9 - 0.8 * 0.24, 0.9 - 0.8 * 0.48):
+        algo.train()
+        (here, _), (there, found) = algo.workers.foreach_worker(
+            lambda worker: (worker.get_weights()["default_policy"], worker.get_policy().coefficients["epsilon"])
+        )
+        assert found == pytest.approx(epsilon)
+        assert all(np.array_equal(there[key], w) for key, w in here.items() if key.startswith("q/"))
+    assert algo.get_policy().num_updates > 0
 
 
 def test_every_step_has_a_timer(build):

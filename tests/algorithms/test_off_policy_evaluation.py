@@ -12,6 +12,7 @@ from modes import FAST_MODE_PARAMS, mode_params
 
 from polylib.algorithms.algorithm import Algorithm
 from polylib.algorithms.bc import BCConfig
+from polylib.algorithms.dqn import DQNConfig
 from polylib.algorithms.ppo.config import PPOConfig
 from polylib.errors import ConfigError
 from polylib.offline.estimators import ImportanceSampling, WeightedImportanceSampling
@@ -154,6 +155,67 @@ def test_restored(folder, framework, traced, tmp_path):
     after = again.evaluate()["off_policy_estimator"]
     assert after["is"] == pytest.approx(before["is"], rel=1e-6)
     again.stop()
+
+
+def dqn(**exploration):
+    keys = {"train_batch_size": 32, "num_steps_sampled_before_learning_starts": 10**6, "lr": 1e-3}
+    small = {"model": {"fcnet_hiddens": [8]}, "hiddens": [8]}
+    return (
+        DQNConfig()
+        .environment("CartPole-v1")
+        .framework("torch")
+        .rollouts(batch_mode="complete_episodes", rollout_fragment_length=100)
+        .training(**keys, **small, gamma=0.99)
+        .exploration(exploration_config=exploration)
+        .debugging(seed=0)
+        .evaluation(evaluation_duration=1)
+    )
+
+
+@pytest.mark.parametrize(("framework", "traced"), TORCH)
+def test_what_dqn_recorded(framework, traced, tmp_path):
+    """The same policy with the same epsilon earns what was earned; others are judged by the same files."""
+    algo = dqn(initial_epsilon=0.3, final_epsilon=0.3).offline_data(output=str(tmp_path)).build()
+    for _ in range(4):
+        algo.workers.sample()
+    algo.stop()
+    logged = JsonReader(tmp_path).read_all()
+    assert np.unique(np.exp(logged["action_logp"]).round(6)).tolist() == pytest.approx([0.15, 0.85]), "0.3 / 2, + 0.7"
+    kinds = {name: {"type": name, "epsilon_greedy": 0.3} for name in ("is", "wis", "pdis", "wpdis")}
+    methods = {**kinds, "greedy": "wis", "dr": {**METHODS["dr"], "epsilon_greedy": 0.3}}
+    given = {"off_policy_estimation_methods": methods, "evaluation_config": {"input": str(tmp_path)}}
+    same = dqn().evaluation(evaluation_interval=1, **given).build()
+    found = same.evaluate()["off_policy_estimator"]
+    for name in kinds:
+        assert found[name]["v_target"] == pytest.approx(found[name]["v_behavior"], rel=1e-4)
+        assert found[name]["ess"] == pytest.approx(found[name]["episodes"], rel=1e-3) and found[name]["episodes"] > 10
+    assert np.isfinite(found["dr"]["v_target"]) and found["greedy"]["ess"] < found["wis"]["ess"]
+    same.stop()
+    other = config(**given, evaluation_interval=1).build()
+    found = other.evaluate()["off_policy_estimator"]
+    for name in ("wis", "wpdis"):
+        returns = found[name]["v_behavior"], found[name]["v_behavior_std"]
+        assert abs(found[name]["v_target"] - returns[0]) < 4 * returns[1] and 1 <= found[name]["ess"]
+    other.stop()
+
+
+@pytest.mark.parametrize(("framework", "traced"), TORCH)
+@pytest.mark.parametrize("noisy", [True, False])
+def test_recording_tells_what_nobody_will_know(noisy, framework, traced, tmp_path, caplog):
+    """Noisy layers and ParameterNoise, by name, when the files are begun and when they are to be used."""
+    keys = {"initial_epsilon": 0.0, "final_epsilon": 0.0} if noisy else {"type": "ParameterNoise"}
+    keys |= {} if noisy else {"sub_exploration": {"type": "EpsilonGreedy", "initial_epsilon": 0.1}}
+    writing = dqn(**keys).training(noisy=noisy).offline_data(output=str(tmp_path))
+    algo = writing.build()
+    name = "noisy=True" if noisy else "ParameterNoise"
+    assert f"config key 'output': {name} acts by weights drawn at random" in caplog.text
+    algo.workers.sample()
+    algo.stop()
+    methods = {"off_policy_estimation_methods": {"wis": "wis"}, "evaluation_config": {"input": str(tmp_path)}}
+    algo = config(**methods, evaluation_interval=1).build()
+    with pytest.raises(ValueError, match=rf"'wis' on the input .*holds nan.*{name}.*direct method"):
+        algo.evaluate()
+    algo.stop()
 
 
 @pytest.mark.parametrize(("framework", "traced"), TORCH)

@@ -10,6 +10,7 @@ from learners import small_config
 from polylib.algorithms.evaluation import evaluation_config
 from polylib.algorithms.registry import algorithm_names, get_algorithm_class, get_config_class
 from polylib.errors import ConfigError, ConfigTypeError, NotBuiltError, UnknownKeyError
+from polylib.execution.replay import check_replay_config
 
 REPLAY = ["DQN", "SimpleQ", "SAC", "DDPG", "TD3"]
 
@@ -51,11 +52,6 @@ def one_line(config, error, message):
             ConfigError,
             "'n_step': rewards are summed inside a fragment, and rollout_fragment_length=4 holds no 5 steps",
         ),
-        (
-            {"model": {"custom_model": lambda **_: None}},
-            NotBuiltError,
-            "'model.custom_model': .* has the default networks",
-        ),
     ],
 )
 def test_keys_that_dont_go_together(algo, keys, error, message):
@@ -88,7 +84,10 @@ def test_networks_with_state_that_arent_there(algo, memory):
         ("DQN", {"n_step": 0}, ConfigError, "'n_step': got 0, expected an integer >= 1"),
         ("DQN", {"tau": 1.5}, ConfigError, r"'tau': got 1.5, expected a number in \[0, 1\]"),
         ("DQN", {"training_intensity": 0}, ConfigError, "'training_intensity': got 0, expected a number > 0 or None"),
-        ("DQN", {"adam_epsilon": 1e-3}, NotBuiltError, "'adam_epsilon'"),
+        ("DQN", {"buffer_size": 1000}, UnknownKeyError, "'buffer_size' for DQN. Did you mean 'replay_buffer_config"),
+        ("DQN", {"timesteps_per_iteration": 9}, UnknownKeyError, "for DQN. Did you mean 'min_sample_timestep"),
+        ("DQN", {"adam_epsilon": 0}, ConfigError, "'adam_epsilon': got 0, expected a number > 0"),
+        ("DQN", {"before_learn_on_batch": print}, NotBuiltError, "'before_learn_on_batch'"),
         ("SAC", {"optimization": {"actor_lr": 1e-3}}, UnknownKeyError, "'optimization': there is no 'actor_lr'"),
         (
             "SAC",
@@ -105,6 +104,14 @@ def test_networks_with_state_that_arent_there(algo, memory):
         ("SAC", {"policy_model_config": {"use_lstm": True}}, NotBuiltError, "'policy_model_config.use_lstm'"),
         ("SAC", {"policy_model_config": {"fcnet_hiddens": "a"}}, ConfigError, "'policy_model_config': .*fcnet_hiddens"),
         ("SAC", {"target_entropy": "low"}, ConfigError, "'target_entropy': got 'low' .*expected a number or 'auto'"),
+        (
+            "SAC",
+            {"target_entropy": float("nan")},
+            ConfigError,
+            "'target_entropy': got nan .*expected a number or 'auto'",
+        ),
+        ("SAC", {"lr": 1e-4}, ConfigError, "'lr': got 0.0001, but the networks of SAC have .* set optimization"),
+        ("TD3", {"lr": 1e-4}, ConfigError, "'lr': .* networks of TD3 have .* set actor_lr and critic_lr"),
         ("SAC", {"initial_alpha": 0}, ConfigError, "'initial_alpha': got 0, expected a number > 0"),
         ("TD3", {"policy_delay": 0}, ConfigError, "'policy_delay': got 0, expected an integer >= 1"),
         ("DDPG", {"l2_reg": 1e-6}, NotBuiltError, "'l2_reg'"),
@@ -139,6 +146,12 @@ def test_spaces_that_dont_fit(algo, env, message):
     one_line(config.build, ConfigError, message)
 
 
+@pytest.mark.parametrize("algo", ["SAC", "DDPG", "TD3"])
+def test_networks_of_ones_own_where_there_are_default_ones_only(algo):
+    message = f"'model.custom_model': {algo} has the default networks only in this version; DQN, PPO, A2C and PG take"
+    one_line(lambda: small_config(algo, model={"custom_model": print}).validate(), NotBuiltError, message)
+
+
 def test_exploration_that_doesnt_fit_is_said_at_build():
     config = small_config("A2C", env="CartPole-v1", exploration_config={"type": "EpsilonGreedy"}).framework("torch")
     one_line(config.build, ConfigError, "A2C learns from the actions of its own distribution")
@@ -154,6 +167,9 @@ def test_fragments_are_as_long_as_a_target_spans():
 def test_the_buffers_keys_go_over_the_algorithms():
     settings = small_config("DQN", replay_buffer_config={"capacity": 99}).replay_settings()
     assert settings["capacity"] == 99 and settings["prioritized_replay_alpha"] == 0.6
+    short = small_config("DQN", replay_buffer_config={"alpha": 0.5, "prioritized_replay_beta": 1.0})
+    assert check_replay_config(short.replay_settings()).prioritized_replay_alpha == 0.5
+    assert check_replay_config(short.replay_settings()).prioritized_replay_beta == 1.0
     assert small_config("SAC").replay_settings() == {"type": "MultiAgentReplayBuffer", "capacity": 1_000_000}
 
 

@@ -58,6 +58,7 @@ def test_cloning_with_and_without_evaluation(call, results, traces, tmp_path):
     third = str(tmp_path / "third")
     outcome = train(call, third, "BC", {"input": traces})
     assert outcome.status == 0 and "BC_traces_" in outcome.out and "; reward -;" in outcome.out
+    assert outcome.out.endswith(" --algo BC --env NAME\n")
 
 
 def test_q_learning(call, results, traces):

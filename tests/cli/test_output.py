@@ -40,6 +40,19 @@ def test_the_summary(monkeypatch, tmp_path):
     assert summary_line("T", "failed", {}, "/x") == "T: failed after 0 iterations, 0 timesteps, 0.0 s; reward -; /x"
 
 
+def test_estimates_of_logged_episodes(capsys):
+    found = {"off_policy_estimator": {"wis": {"v_target": 18.956}, "dr": {"v_target": math.nan}}}
+    read = {"training_iteration": 1, "evaluation": found}
+    both = {"training_iteration": 1, "evaluation": {**found, "episode_reward_mean": 20.0, "episode_len_mean": 7.0}}
+    table = ResultTable()
+    table.add("T", read)
+    table.add("T", both)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert lines == [["T", "1", "-", "est", "18.96", "-", "-"], ["T", "1", "-", "ev", "20.00", "7.00", "-"]]
+    assert "; estimated: wis 18.96, dr -; " in summary_line("T", "done", read, "/x")
+    assert "; evaluation's reward 20.00; estimated: wis 18.96, dr -; " in summary_line("T", "done", both, "/x")
+
+
 def test_durations():
     assert [duration(s) for s in (0, 7.06, 99.96, 3600 * 2 + 59, None, math.nan)] == [
         *("0.0 s", "7.1 s", "1 min 40 s", "2 h 0 min", "-", "-")

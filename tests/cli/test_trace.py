@@ -229,6 +229,12 @@ def test_side_by_side(call, traces):
     assert found["a"]["returns"]["mean"] == 3 and found["b"]["steps"] == 6
 
 
+def test_differences_keep_their_digits(call, traces):
+    a, b = traces("a", steps(1, 2)), traces("b", steps(1, 12_345))
+    table = {line[:22].strip(): line.split()[-3:] for line in call("trace", "--compare", a, b).out.splitlines()}
+    assert table["steps"] == ["2", "12345", "+12343"] and table["episodes"] == ["1", "1", "0"]
+
+
 # --- a policy beside it -----------------------------------------------------------------------------------------------
 
 

@@ -275,6 +275,28 @@ def test_the_distribution_narrows_the_list(open_page, folder):
     assert len(ids(page)) == 5
 
 
+def test_a_bar_lists_as_many_episodes_as_it_counts(open_page, tmp_path):
+    """Returns 0 to 8 make 8 bars of width 1: 1 stands on the edge of the first, and belongs to the second."""
+    n = 9
+    batch = steps(0, n, rewards=np.arange(n, dtype=np.float64))
+    batch["eps_id"], batch["t"] = np.arange(n), np.zeros(n, int)
+    batch["terminateds"] = np.ones(n, np.bool_)
+    page = open_page(write(tmp_path / "x", batch))
+    assert page.evaluate("app.histogram.bins.counts") == [[1, 1, 1, 1, 1, 1, 1, 2]]
+    page.locator(".histogram canvas").focus()
+    for key, listed in (("ArrowRight", ["0"]), ("ArrowRight", ["1"]), ("ArrowLeft", ["0"])):
+        page.keyboard.press(key)
+        page.keyboard.press("Enter")
+        assert ids(page) == listed and page.inner_text(".histogram .title").endswith("1 episode")
+    assert page.evaluate("app.panes[0].view.at") == 0  # arrows didn't move the episode
+    page.keyboard.press("Escape")
+    page.keyboard.press("Shift+Tab")
+    page.locator(".histogram canvas").focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    assert ids(page) == ["7", "8"]
+
+
 def test_several_policies(open_page):
     page = open_page(DATA / "multi_agent_cartpole")
     page.get_by_role("button", name="policy", exact=True).click()
@@ -313,6 +335,37 @@ def test_many_episodes_keep_few_rows_in_the_page(open_page, tmp_path):
     assert ("listed only" in page.inner_text(".episode")) == listed
     page.keyboard.press("p")
     assert page.evaluate("app.panes[0].list.chosen") == 2998
+
+
+def test_what_is_chosen_and_all_numbers_are_in_sight(open_page, tmp_path):
+    n = 200
+    batch = steps(0, n, rewards=np.linspace(-0.12345, 1, n))  # the last one is the best, and chosen
+    batch["eps_id"], batch["t"] = np.arange(n), np.zeros(n, int)
+    page = open_page(write(tmp_path / "x", batch), "--embed", "300")
+    row = page.locator("tr.row[aria-selected=true]")
+    assert row.get_attribute("data-id") == "199"
+    assert row.evaluate("row => row.getBoundingClientRect().bottom < innerHeight + 1")
+    page.evaluate("document.querySelector('.rows').scrollTop = 0")
+    settled(page)
+    assert page.locator("tr.row td").evaluate_all("cells => cells.every(td => td.scrollWidth <= td.clientWidth)")
+    assert page.inner_text("tr.row[data-id='0'] td:nth-child(2)") == "−0.1235"
+
+
+def test_many_choices_have_their_ends_named_and_small_shares_are_not_nothing(open_page, tmp_path):
+    logits = np.zeros((8, 200), np.float32)
+    logp = np.full(8, np.log(1 / 200))
+    page = open_page(write(tmp_path / "x", steps(1, 8, action_dist_inputs=logits, action_logp=logp)))
+    assert read_out(page, "action").endswith("(< 1 %)")
+    lane = page.locator(".lane", has=page.get_by_text("action", exact=True))
+    assert lane.first.locator(".ends").inner_text().split() == ["0", "199"]
+
+
+@pytest.mark.parametrize("width", [400, 1000])
+def test_a_wide_film_leaves_room_for_its_strip(open_page, tmp_path, width):
+    stack = np.zeros((20, 84, 84, 4), np.uint8)
+    page = open_page(write(tmp_path / "x", steps(1, 20, obs=stack)), width=width)
+    assert page.evaluate("document.querySelector('.film .strip').clientWidth") >= 200
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_dark(open_page, folder):

@@ -14,7 +14,7 @@ from modes import MODES, has
 from trace_pages import HOSTILE, data_in, images, lanes_in, read_png, steps, unpack, write
 
 from polylib.cli.report.images import film, is_image
-from polylib.cli.trace_choices import choices
+from polylib.cli.trace_choices import choices, probability_taken
 from polylib.offline.episodes import episodes_of
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "rllib_json"
@@ -137,6 +137,9 @@ def test_choices_by_hand():
     np.testing.assert_allclose(found.values, [[0.2, 0.8], [0.5, 0.5]])
     assert (found.first, found.scores, found.taken.tolist()) == (0, False, [1, 0])
     assert choices(np.array([1, 0]), inputs, np.zeros(2)).scores  # drawn from something else: Q-values
+    assert choices(np.array([1, 0]), inputs, np.full(2, np.nan)).scores
+    assert probability_taken({"action_logp": np.log([0.25, 1.0])}).tolist() == [0.25, 1.0]
+    assert probability_taken({"action_logp": np.full(2, np.nan)}) is None  # nobody knows it
     shifted = choices(np.array([6, 5]), inputs, None)  # Discrete(2, start=5)
     assert (shifted.first, shifted.taken.tolist(), shifted.scores) == (5, [1, 0], False)
     masked = choices(np.array([0]), np.array([[1.0, -1e9, -np.inf, np.nan]]), None)

@@ -477,7 +477,9 @@ KERAS = """
 import sys
 sys.path[:0] = [{tests!r}]
 import keras, numpy as np
+from learners import build, random_rows
 from policies import make, random_batch
+from q_models import maker
 
 def net(obs_space, action_space, outputs):
     x = keras.Input(obs_space.shape)
@@ -504,6 +506,14 @@ for p in (policy, other):
 for key, w in policy.get_weights().items():
     np.testing.assert_allclose(other.get_weights()[key], w, atol=1e-6)
 assert len(policy.nets["policy"].penalties()) == 1
+
+dqn = build(("torch", False), "DQN", model={{"custom_model": maker("tf", "norm")}})
+dqn.learn_on_batch(random_rows(dqn.spec, 8))
+dqn.update_target(0.5)
+dqn.update_target()
+after = dqn.get_weights()
+assert all((after["target_" + key] == w).all() for key, w in after.items() if not key.startswith("target"))
+assert dqn.model({{"obs": batch["obs"]}})[0].shape == (16, 4)
 assert "tensorflow" not in sys.modules
 """
 

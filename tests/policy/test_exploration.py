@@ -183,7 +183,8 @@ def test_gaussian_noise_is_in_units_of_half_the_range_and_clipped():
     mean = np.zeros((2, found.dist.inputs_size), F32)
     noise = np.concatenate([np.zeros((2, 1)), 0.5 * np.array([[1.0, -1.0], [9.0, -9.0]])], 1).astype(F32)
     actions, raw = found.actions(numpy_ops, mean, noise, {"scale": 0.4})
-    assert actions[0] == pytest.approx([0.5 * 0.4 * 2, 0.5 - 0.5 * 0.4 * 0.5]) and raw is None
+    assert actions[0] == pytest.approx([0.5 * 0.4 * 2, 0.5 - 0.5 * 0.4 * 0.5])
+    assert raw[1] == pytest.approx([1.8 * 2, 0.5 - 1.8 * 0.5]), "before it is clipped"
     assert actions[1] == pytest.approx([1.8 * 2, 0.0], abs=1e-6) or actions[1] == pytest.approx([2.0, 0.0])
     draws = found.noise(np.random.default_rng(0), 50_000, True)[:, 1:]
     assert draws.std(0) == pytest.approx([0.5, 0.5], rel=0.02) and draws.mean() == pytest.approx(0, abs=0.01)
@@ -197,7 +198,7 @@ def test_ornstein_uhlenbeck_by_hand():
     for _ in range(4):
         noise = found.noise(rng, 3, True)
         x = 0.85 * x + 0.2 * same.standard_normal((3, 2), dtype=F32)
-        assert noise[:, 1:] == pytest.approx(0.1 * x, rel=1e-5)
+        assert noise[:, 1:3] == pytest.approx(0.1 * x, rel=1e-5)
     quiet = found.noise(rng, 3, False)
     assert not quiet[:, 1:].any() and found.state == pytest.approx(x, rel=1e-5), "not exploring leaves it alone"
     state = loads(dumps(found.get_state()))
@@ -206,7 +207,7 @@ def test_ornstein_uhlenbeck_by_hand():
     np.testing.assert_array_equal(other.state, found.state)
     other.set_state({})
     assert len(other.state) == 0, "without one it begins anew"
-    assert found.noise(rng, 5, True).shape == (5, 3), "another number of rows begins anew"
+    assert found.noise(rng, 5, True).shape == (5, 5), "another number of rows begins anew"
 
 
 def test_a_policys_state_holds_the_noise():
@@ -285,6 +286,7 @@ def test_uniform_actions_of_unbounded_dimensions_are_normal():
             "no type 'EpsilonGredy'. Did you mean 'EpsilonGreedy'\\? Known: ",
         ),
         ({"type": "SlateEpsilonGreedy"}, CHOICE, ConfigError, "type 'SlateEpsilonGreedy' isn't in this version"),
+        ({"type": "PerWorkerGaussianNoise"}, CHOICE, ConfigError, "'PerWorkerGaussianNoise' isn't in this version"),
         ({"type": 3}, CHOICE, ConfigTypeError, "type is 3, expected a name or a subclass of"),
         (
             {"type": "EpsilonGreedy", "final_epsiln": 0.1},

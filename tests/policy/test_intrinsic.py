@@ -48,6 +48,7 @@ KINDS = {
         {"exploration_config": ICM, "actor_hidden_activation": "tanh", "critic_hidden_activation": "tanh"},
     ),
     "sac_rnd": ("SAC", OBS, TORQUE, {"exploration_config": RND}),
+    "sac_curiosity": ("SAC", OBS, CHOICE, {"exploration_config": ICM}),
     "a2c_rnd": ("A2C", OBS, TORQUE, {"exploration_config": RND, "lr": 1e-2}),
     "a2c_curiosity_lstm": ("A2C", OBS, CHOICE, {"exploration_config": ICM, **LSTM, "lr": 1e-2}),
 }

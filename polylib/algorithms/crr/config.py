@@ -19,6 +19,7 @@ class CRRConfig(ReplayConfig):
     """
 
     algo_name: ClassVar[str] = "CRR"
+    rates: ClassVar[str | None] = "actor_lr and critic_lr"
     options: ClassVar[tuple[Option, ...]] = (
         *REPLAY_OPTIONS,
         *REGRESSION_OPTIONS,

@@ -17,6 +17,7 @@ class DDPGConfig(ReplayConfig):
     """
 
     algo_name: ClassVar[str] = "DDPG"
+    rates: ClassVar[str | None] = "actor_lr and critic_lr"
     options: ClassVar[tuple[Option, ...]] = (
         *REPLAY_OPTIONS,
         Option("twin_q", "training", False, boolean(), "Two Q networks, of which the lower value counts."),
@@ -39,7 +40,7 @@ class DDPGConfig(ReplayConfig):
         "tau": 0.002,
         "target_network_update_freq": 0,
         "train_batch_size": 256,
-        "rollout_fragment_length": 1,
+        "rollout_fragment_length": "auto",
         "num_steps_sampled_before_learning_starts": 1500,
         "min_sample_timesteps_per_iteration": 1000,
         "replay_buffer_config": {

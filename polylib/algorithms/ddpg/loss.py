@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from polylib.algorithms.critics import lowest
-from polylib.algorithms.replay_objective import ReplayObjective, huber
+from polylib.algorithms.replay_objective import StochasticObjective, huber
 from polylib.errors import ConfigError
 from polylib.models.custom import CustomNetwork
 from polylib.models.default_networks import actor_network, critic_network
@@ -19,7 +19,7 @@ from polylib.policy.objective import Group, PolicySpec, frozen, next_inputs
 from polylib.policy.ops import Array
 
 
-class DDPGObjective(ReplayObjective):
+class DDPGObjective(StochasticObjective):
     """A deterministic policy that climbs a Q function; with twins, delay and smoothing it is TD3."""
 
     acting = ("policy",)
@@ -67,20 +67,6 @@ class DDPGObjective(ReplayObjective):
     def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
         """The action in [-1, 1]."""
         return nets["policy"](inputs)["logits"]
-
-    def act(
-        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """The policy's action, and what exploration makes of it."""
-        dist_inputs = self.dist_inputs(ops, nets, inputs)
-        actions, _ = self.exploration.actions(ops, dist_inputs, noise, c)
-        return {"actions": actions, "action_logp": dist_inputs[:, 0] * 0.0, "action_dist_inputs": dist_inputs}
-
-    def choose(
-        self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """The same actions."""
-        return {"actions": self.exploration.actions(ops, self.dist_inputs(ops, nets, inputs), noise, c)[0]}
 
     # --- learning
 

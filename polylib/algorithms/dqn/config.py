@@ -37,6 +37,7 @@ class DQNConfig(ReplayConfig):
 
     algo_name: ClassVar[str] = "DQN"
     recurrent: ClassVar[bool] = True
+    custom: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
         *REPLAY_OPTIONS,
         Option("lr", "training", 5e-4, schedule_or_number(), "Learning rate, or a schedule [[timestep, value], ...]."),
@@ -58,7 +59,7 @@ class DQNConfig(ReplayConfig):
             "Temperature of sampled actions (SoftQ).",
         ),
         Option("before_learn_on_batch", "training", None, anything(), "Changes a batch before learning.", built=False),
-        Option("adam_epsilon", "training", 1e-8, number(0, above=True), "Adam's epsilon.", built=False),
+        Option("adam_epsilon", "training", 1e-7, number(0, above=True), "Adam's epsilon."),
     )
     defaults: ClassVar[dict[str, Any]] = {
         "grad_clip": 40.0,

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from polylib.algorithms.replay_objective import ReplayObjective, huber
+from polylib.algorithms.replay_objective import ReplayObjective, check_memory, huber
 from polylib.errors import ConfigError
-from polylib.models.custom import CustomNetwork
-from polylib.models.default_networks import q_network
+from polylib.models.custom import CustomNetwork, custom_network
+from polylib.models.default_networks import q_heads, q_network
 from polylib.models.networks import NetworkSpec
 from polylib.models.noisy import factorised_noise
 from polylib.models.spaces import mask_column
+from polylib.policy.exploration import SoftQ
 from polylib.policy.objective import Group, PolicySpec, ahead, next_inputs, row_mean
 from polylib.policy.ops import Array
 from polylib.schedules import ConstantSchedule, make_schedule
+
+logger = logging.getLogger(__name__)
 
 #: What an action that a mask forbids is worth.
 FORBIDDEN = -1e9
@@ -59,7 +64,6 @@ class DQNObjective(ReplayObjective):
 
     optional_columns = ("weights", "burn_in")
     acting = ("q",)
-    soft_targets = False  # the algorithm moves them
     default_exploration = {"type": "EpsilonGreedy", "final_epsilon": 0.02, "epsilon_timesteps": 10_000}
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -89,25 +93,71 @@ class DQNObjective(ReplayObjective):
     def networks(self) -> dict[str, NetworkSpec | CustomNetwork]:
         """`q`, and `target_q` that follows it."""
         config, spec = self.config, self.spec
-        network = q_network(
+        sizes = {key: config[key] for key in ("hiddens", "dueling", "num_atoms", "noisy", "sigma0")}
+        network: Any = self._custom(sizes)
+        if network is None:
+            network = q_network(
+                "q", spec.observation_space, self.num_actions, config["model"], spec.action_space, **sizes
+            )
+            self._take_noise(network)
+        return {"q": network, "target_q": network.copy("target_q")}
+
+    def _custom(self, sizes: dict[str, Any]) -> CustomNetwork | None:
+        """The user's network, if there is one: to features that heads go on from, or to all that heads would return."""
+        config, spec = self.config, self.spec
+        if config["model"].get("custom_model") is not None and self.exploration.perturbs:
+            raise ConfigError(
+                "config key 'exploration_config.type': ParameterNoise perturbs default networks only; beside "
+                "custom_model use EpsilonGreedy or SoftQ, or noisy=True"
+            )
+        heads = bool(config["hiddens"] or config["dueling"] or config["noisy"])
+        source, width = "features", int([256, *config["model"]["fcnet_hiddens"]][-1])
+        hint = "; one that returns the values of all actions itself goes with hiddens=[], dueling=False, noisy=False"
+        if not heads:
+            source, width = "q_values", self.num_actions * self.num_atoms
+            hint = "; one that returns features, which heads go on from, goes with hiddens=[256] or dueling=True"
+        return custom_network(
             "q",
             spec.observation_space,
-            self.num_actions,
-            config["model"],
             spec.action_space,
-            hiddens=config["hiddens"],
-            dueling=config["dueling"],
-            num_atoms=self.num_atoms,
-            noisy=config["noisy"],
-            sigma0=config["sigma0"],
+            {source: width},
+            config["model"],
+            any_width=(source,) if heads else (),
+            added=lambda made, widths: q_heads(
+                f"{made.name}_head", source, widths[source], self.num_actions, made.copy_of, **(sizes if heads else {})
+            ),
+            hint=hint,
         )
+
+    def _take_noise(self, network: NetworkSpec) -> None:
+        """Notes which noise a network's layers take."""
         self._noisy = [(name, shape[0]) for name, (shape, _) in network.inputs.items() if name.startswith("noisy_")]
         self.quiet_inputs = {name: (width,) for name, width in self._noisy}
-        return {"q": network, "target_q": network.copy("target_q")}
+
+    def built(self, policy: Any) -> None:
+        """Checks what is known of a user's network once it is made.
+
+        Raises:
+            ConfigError: if it has state and there are no sequences to learn from, or the other way round.
+        """
+        super().built(policy)
+        if not isinstance(policy.network_specs["q"], CustomNetwork):
+            return
+        network, config = policy.nets["q"], self.config
+        self._take_noise(network.added)
+        check_memory(config, bool(network.state))
+        if self.spec.stream == 0 and network.added.layers and network.widths["features"] == self.num_actions:
+            logger.warning(
+                "config key 'custom_model': your network returns %d numbers, as many as there are actions. They are "
+                "taken as features that heads go on from (hiddens=%s, dueling=%s, noisy=%s). If they are the actions' "
+                "values, set hiddens=[], dueling=False, noisy=False",
+                self.num_actions,
+                *(config[key] for key in ("hiddens", "dueling", "noisy")),
+            )
 
     def groups(self) -> dict[str, Group]:
         """One optimizer, for `q`."""
-        return {"default": Group(("q",))}
+        return {"default": Group(("q",), epsilon=self.config["adam_epsilon"])}
 
     def coefficients(self) -> dict[str, float]:
         """Learning rate, and what all with a replay buffer have."""
@@ -159,9 +209,13 @@ class DQNObjective(ReplayObjective):
         self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
     ) -> dict[str, Array]:
         """The action of the highest value, or what exploration makes of it; `action_dist_inputs` are the values."""
-        chosen, found = self._chosen(ops, nets, inputs, noise, c, self._heads)
+        chosen, found, preferred = self._chosen(ops, nets, inputs, noise, c, self._heads)
         values = self._values(ops, self._dueled(ops, found), inputs.get("action_mask"))
-        return {**chosen, "action_dist_inputs": values, "action_logp": values[:, 0] * 0.0}
+        own = noise[:, : self.exploration.noise_size]
+        logp = self.exploration.log_probs(ops, preferred, own, c, chosen["actions"], None)
+        if self._noisy:
+            logp = self.exploration.unless_random(ops, logp, own, c)
+        return {**chosen, "action_dist_inputs": values, "action_logp": logp}
 
     def choose(
         self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array], noise: Array, c: Mapping[str, Array]
@@ -178,8 +232,8 @@ class DQNObjective(ReplayObjective):
         noise: Array,
         c: Mapping[str, Array],
         heads: tuple[str, ...],
-    ) -> tuple[dict[str, Array], Mapping[str, Array]]:
-        """Actions and new states, and what the network says, of which `heads` are needed."""
+    ) -> tuple[dict[str, Array], Mapping[str, Array], Array]:
+        """Actions and new states; what the network says, of which `heads` are needed; values to choose by `[N, A]`."""
         own = self.exploration.noise_size
         network = nets["q"]
         given = {**inputs, **self._cut_noise(noise, own)} if self._noisy else inputs
@@ -188,11 +242,24 @@ class DQNObjective(ReplayObjective):
         logits = self._dueled(ops, found) if self.num_atoms > 1 else found["advantages"]
         preferred = self._values(ops, logits, inputs.get("action_mask"))
         actions, _ = self.exploration.actions(ops, preferred, noise[:, :own], c)
-        return {"actions": actions, **{name: found[name] for name in network.state_outputs}}, found
+        return {"actions": actions, **{name: found[name] for name in network.state_outputs}}, found, preferred
 
     def dist_inputs(self, ops: Any, nets: Mapping[str, Any], inputs: Mapping[str, Array]) -> Array:
         """Values `[N, A]` of all actions, without noise."""
         return self._values(ops, self._logits(ops, nets["q"], inputs), inputs.get("action_mask"))
+
+    def log_likelihoods(self, ops: Any, dist_inputs: Array, actions: Array) -> Array:
+        """SoftQ's softmax; otherwise the policy always takes the best action: 0 for that one, -inf for all others."""
+        strategy = self.exploration.inner
+        if isinstance(strategy, SoftQ):
+            return strategy.policy_logp(ops, dist_inputs, actions)
+        best, _ = self.dist.sample(ops, dist_inputs, dist_inputs * 0.0)
+        return ops.where(ops.abs(actions - best) < 1, ops.zeros_like(dist_inputs[:, 0]), -math.inf)
+
+    @property
+    def untold(self) -> str:
+        """What the exploration says, or the noisy layers."""
+        return "noisy=True acts by weights drawn at random" if self._noisy else super().untold
 
     # --- learning
 

@@ -19,6 +19,7 @@ class IQLConfig(ReplayConfig):
     """
 
     algo_name: ClassVar[str] = "IQL"
+    rates: ClassVar[str | None] = "actor_lr, critic_lr and value_lr"
     options: ClassVar[tuple[Option, ...]] = (
         *REPLAY_OPTIONS,
         *REGRESSION_OPTIONS,

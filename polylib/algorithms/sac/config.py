@@ -33,7 +33,7 @@ def _target_entropy() -> Check:
     def check(value: Any) -> Any:
         if value in (None, "auto"):
             return "auto"
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
             raise TypeError("a number or 'auto'")
         return float(value)
 
@@ -49,6 +49,7 @@ class SACConfig(ReplayConfig):
     """
 
     algo_name: ClassVar[str] = "SAC"
+    rates: ClassVar[str | None] = "optimization"
     options: ClassVar[tuple[Option, ...]] = (
         *REPLAY_OPTIONS,
         Option("twin_q", "training", True, boolean(), "Two Q networks, of which the lower value counts."),
@@ -62,7 +63,7 @@ class SACConfig(ReplayConfig):
         "tau": 5e-3,
         "target_network_update_freq": 0,
         "train_batch_size": 256,
-        "rollout_fragment_length": 1,
+        "rollout_fragment_length": "auto",
         "num_steps_sampled_before_learning_starts": 1500,
         "min_time_s_per_iteration": 1,
         "min_sample_timesteps_per_iteration": 100,

@@ -62,6 +62,11 @@ class SACObjective(StochasticObjective):
                 f"{self.named} needs a Box or Discrete action space, not {spec.action_space}. For other discrete "
                 f"actions use {self.others}"
             )
+        if isinstance(spec.action_space, gym.spaces.Box) and not spec.action_space.is_bounded():
+            raise ConfigError(
+                f"{self.named} squashes actions into the bounds of their space, and {spec.action_space} lacks some. "
+                f"For unbounded actions use {self.others}"
+            )
         super().__init__(spec)
         config = self.config
         self._rates = {**RATES, **config["optimization"]}

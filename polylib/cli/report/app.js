@@ -1,11 +1,15 @@
 // The page: what was read, the distribution of returns, and a pane for each folder.
 
-const drawHistogram = (canvas, sources, bins, marks) => {
+const drawHistogram = (canvas, sources, bins, marks, pointed) => {
   const surface = context(canvas);
   if (!surface) return;
   const { c, width, height } = surface;
   const { low, high, counts } = bins, n = counts[0].length, w = width / n;
   const top = Math.max(...counts.flat(), 1), floor = height - 7;
+  if (pointed !== null) {
+    c.fillStyle = colours.select;
+    c.fillRect(pointed * w, 0, w, floor);
+  }
   c.fillStyle = colours.line;
   c.fillRect(0, floor, width, 1);
   counts.forEach((row, k) => {
@@ -32,26 +36,30 @@ class Histogram {
   constructor(sources, narrow) {
     this.sources = sources;
     this.marks = sources.map(() => null);
+    this.narrow = narrow;
+    this.pointed = null;
     // What a part of an episode returned says little of the others.
     const all = sources.map(({ episodes: e }) => e.return.filter((value, i) => value !== null && (e.whole[i] || !e.whole.includes(true))));
     const [low, high] = extent(all), n = clamp(Math.ceil(Math.sqrt(Math.max(...all.map((x) => x.length))) * 2), 8, 40);
-    const counts = all.map((values) => {
-      const row = new Array(n).fill(0);
-      for (const v of values) row[high > low ? Math.min(n - 1, Math.floor(((v - low) / (high - low)) * n)) : n >> 1]++;
-      return row;
-    });
-    this.bins = { low, high, counts };
+    this.bins = { low, high, counts: all.map(() => new Array(n).fill(0)) };
+    all.forEach((values, k) => values.forEach((v) => this.bins.counts[k][this.binOf(v)]++));
     this.title = all.some((values) => values.length) ? "Returns" : "No returns";
     this.text = el("span", {}, this.title);
     this.canvas = el("canvas", {
-      role: "img", ariaLabel: `Distribution of returns from ${number(low)} to ${number(high)}`,
-      onpointermove: (event) => this.say(this.binAt(event)), onpointerleave: () => this.say(null),
-      onclick: (event) => narrow(this.edges(this.binAt(event))),
+      role: "slider", tabIndex: 0, ariaLabel: `Distribution of returns from ${number(low)} to ${number(high)}; Enter lists the episodes of a bar`,
+      ariaValueMin: 0, ariaValueMax: n - 1, ariaValueNow: 0,
+      onpointermove: (event) => this.say(this.binAt(event)), onpointerleave: () => this.say(null), onblur: () => this.say(null),
+      onclick: (event) => this.take(this.binAt(event)), onkeydown: (event) => this.key(event),
     });
     const key = sources.length > 1 ? el("span", {}, sources.map((_, k) => el("span", { className: "key" }, el("i", { className: k ? "second" : "" }), "AB"[k]))) : null;
     this.node = el("div", { className: "histogram" }, el("div", { className: "title" }, this.text, key), this.canvas,
       el("div", { className: "ends" }, high > low ? [low, high].map((value) => el("span", {}, number(value))) : null));
     new ResizeObserver(() => this.draw()).observe(this.canvas);
+  }
+
+  binOf(value) {
+    const { low, high, counts } = this.bins, n = counts[0].length;
+    return high > low ? Math.min(n - 1, Math.floor(((value - low) / (high - low)) * n)) : n >> 1;
   }
 
   binAt(event) { return clamp(Math.floor((event.offsetX / this.canvas.clientWidth) * this.bins.counts[0].length), 0, this.bins.counts[0].length - 1); }
@@ -61,16 +69,36 @@ class Histogram {
     return high > low ? [low + ((high - low) * i) / n, low + ((high - low) * (i + 1)) / n] : [low, high];
   }
 
+  take(i) {
+    const [low, high] = this.edges(i);
+    const { low: least, high: most } = this.bins;
+    this.narrow({ low, high, holds: (value) => value !== null && value >= least && value <= most && this.binOf(value) === i });
+  }
+
+  key(event) {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key], n = this.bins.counts[0].length;
+    if (by) this.say(this.pointed === null ? (by > 0 ? 0 : n - 1) : clamp(this.pointed + by, 0, n - 1));
+    else if ([" ", "Enter"].includes(event.key) && this.pointed !== null) this.take(this.pointed);
+    else if (event.key === "Escape") this.narrow(null);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();  // arrows and space are of the episode elsewhere
+  }
+
   say(i) {
+    this.pointed = i;
+    this.draw();
     if (i === null) { this.text.textContent = this.title; return; }
     const [a, b] = this.edges(i), counts = this.bins.counts.map((row) => row[i]);
     const words = counts.length > 1 ? counts.map((n, k) => `${"AB"[k]} ${n}`).join(", ") : plural(counts[0], "episode");
     this.text.textContent = `Returns ${number(Number(a.toPrecision(4)))} to ${number(Number(b.toPrecision(4)))}: ${words}`;
+    this.canvas.setAttribute("aria-valuenow", String(i));
+    this.canvas.setAttribute("aria-valuetext", this.text.textContent);
   }
 
   mark(k, value) { this.marks[k] = value; this.draw(); }
 
-  draw() { drawHistogram(this.canvas, this.sources, this.bins, this.marks); }
+  draw() { drawHistogram(this.canvas, this.sources, this.bins, this.marks, this.pointed); }
 }
 
 class Pane {
@@ -122,6 +150,9 @@ class App {
     main.className = sources.length > 1 ? "two" : "";
     main.append(...this.panes.map((pane) => pane.node));
     document.getElementById("foot").append(...this.help());
+    this.fit();
+    document.addEventListener("scroll", () => this.fit(), { passive: true });
+    new ResizeObserver(() => this.fit()).observe(document.getElementById("top"));
     this.panes.forEach((pane) => pane.first());
     document.addEventListener("keydown", (event) => this.key(event));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
@@ -129,6 +160,12 @@ class App {
       this.histogram.draw();
       this.panes.forEach((pane) => { pane.view.redraw(true); pane.view.films.forEach((film) => film.draw()); });
     });
+  }
+
+  // The list ends where the window does, however much of the page's header is above it.
+  fit() {
+    const above = Math.max(0, document.getElementById("top").getBoundingClientRect().bottom);
+    document.documentElement.style.setProperty("--above", `${above}px`);
   }
 
   header() {

@@ -42,7 +42,13 @@ const number = (value, digits = 4) => {
   return (value < 0 ? MINUS : "") + text;
 };
 
-const percent = (share) => (share === null || share === undefined ? "–" : `${Math.round(100 * share)} %`);
+// Shares that aren't nothing or all aren't called so: an action of 200 that was drawn isn't impossible.
+const percent = (share) => {
+  if (share === null || share === undefined) return "–";
+  const whole = Math.round(100 * share);
+  if (whole === 0 && share > 0) return "< 1 %";
+  return whole === 100 && share < 1 - 1e-6 ? "> 99 %" : `${whole} %`;
+};
 
 const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
 

@@ -26,7 +26,7 @@ class EpisodeView {
     this.gaps = this.times ? Array.from(this.times.keys()).filter((i) => i && this.times[i] !== this.times[i - 1] + 1) : [];
     this.view = { from: 0, to: this.rows, gaps: this.gaps };
     this.at = 0;
-    this.films = data.images.map((image) => new Film(image, (i) => this.go(i)));
+    this.films = data.images.map((image) => new Film(image, (i) => this.go(i), (i) => this.t(i)));
     this.lanes = data.groups.flatMap((group) => group.lanes.map((lane) => new Lane(lane, this.rows)));
     this.node.replaceChildren(this.about(about), this.transport(), ...this.films.map((film) => film.node), ...this.groups(), ...this.infos());
     for (const lane of this.lanes) {

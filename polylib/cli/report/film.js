@@ -2,9 +2,11 @@
 
 class Film {
   // data: {name, frames: [uri], index: packed, every, width, height, tiles}; the index is of steps 0, every, 2 * every, ...
-  constructor(data, go) {
+  // t: the number of a step, as the other plots count.
+  constructor(data, go, t) {
     this.data = data;
     this.go = go;
+    this.t = t;
     this.index = unpack(data.index);
     this.images = new Map();
     this.step = 0;
@@ -15,7 +17,7 @@ class Film {
     this.now.style.aspectRatio = `${width * tiles} / ${height}`;
     this.thumb = [Math.max(24, Math.round((64 * width) / height)), 64];
     this.strip = el("canvas", { className: "strip", role: "img", ariaLabel: `Frames of ${data.name} around this step`, onclick: (event) => this.pick(event) });
-    this.strip.style.height = `${this.thumb[1] + 4}px`;
+    this.strip.style.height = `${this.thumb[1] + 18}px`;
     this.slider = el("input", {
       type: "range", className: "slider", min: 0, max: this.index.length - 1, value: 0, ariaLabel: `Frame of ${data.name}`,
       oninput: () => this.go(Number(this.slider.value) * data.every),
@@ -56,7 +58,7 @@ class Film {
       c.imageSmoothingEnabled = false;
       c.clearRect(0, 0, this.now.width, this.now.height);
       c.drawImage(image, 0, 0);
-      this.now.setAttribute("aria-label", `${data.name} at step ${place * data.every}`);
+      this.now.setAttribute("aria-label", `${data.name} at t = ${number(this.t(place * data.every))}`);
     }
     const surface = context(this.strip);
     if (!surface) return;
@@ -65,6 +67,9 @@ class Film {
     this.first = clamp(place - Math.floor(around / 2), 0, Math.max(0, this.index.length - around));
     this.pitch = pitch;
     c.imageSmoothingEnabled = w < data.width;
+    c.font = "11px system-ui, sans-serif";
+    c.textAlign = "center";
+    c.textBaseline = "top";
     for (let k = 0; k < around && this.first + k < this.index.length; k++) {
       const frame = this.image(this.first + k);
       if (frame) c.drawImage(frame, data.width * (data.tiles - 1), 0, data.width, data.height, k * pitch, 2, w, h);
@@ -73,6 +78,10 @@ class Film {
         c.lineWidth = 2;
         c.strokeRect(k * pitch + 1, 1, w - 2, h + 2);
       }
+      const text = number(this.t((this.first + k) * data.every));
+      if (c.measureText(text).width > w) continue;
+      c.fillStyle = this.first + k === place ? colours.ink : colours.muted;
+      c.fillText(text, k * pitch + w / 2, h + 6);
     }
   }
 

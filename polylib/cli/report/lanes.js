@@ -54,6 +54,8 @@ class Lane {
     if (data.kind === "choices" && data.count <= 12) {
       this.ends.replaceChildren(...Array.from({ length: data.count }, (_, k) => el("span", {}, number(k + data.first))));
       this.ends.style.justifyContent = "space-around";
+    } else if (data.kind === "choices") {
+      this.ends.replaceChildren(...[0, data.count - 1].map((k) => el("span", {}, number(k + data.first))));
     }
     const names = data.series.map((one) => one.name).join(" and ");
     const about = flat ? "" : `, from ${number(this.own[0])} to ${number(this.own[1])}`;

@@ -31,7 +31,7 @@ class EpisodeList {
     const heads = this.columns.map(([name, text]) =>
       el("th", { scope: "col" }, el("button", { type: "button", title: `Sort by ${text}`, onclick: () => this.sort(name) }, text)));
     this.heads = Object.fromEntries(this.columns.map(([name], i) => [name, heads[i]]));
-    const wide = { id: "", policy: "66px", agent: "54px", return: "72px", length: "66px", agrees: "66px" };
+    const wide = { id: "", policy: "66px", agent: "54px", return: "92px", length: "66px", agrees: "66px" };
     this.body = el("tbody");
     this.table = el("table", { role: "grid", tabIndex: 0, onkeydown: (event) => this.key(event) },
       el("caption", { className: "vh" }, `Episodes of ${this.source.name}`),
@@ -61,10 +61,11 @@ class EpisodeList {
     this.select();
   }
 
+  // range: {low, high, holds(return)}, or null for all.
   within(range) {
     this.range = range;
     this.filter.hidden = range === null;
-    if (range) this.filter.textContent = `return ${number(range[0])} to ${number(range[1])} ✕`;
+    if (range) this.filter.textContent = `return ${number(range.low)} to ${number(range.high)} ✕`;
     this.select();
   }
 
@@ -72,7 +73,7 @@ class EpisodeList {
     const e = this.source.episodes, found = [];
     for (let i = 0; i < e.id.length; i++) {
       if (this.text && !e.id[i].includes(this.text)) continue;
-      if (this.range && !(e.return[i] >= this.range[0] && e.return[i] <= this.range[1])) continue;
+      if (this.range && !this.range.holds(e.return[i])) continue;
       found.push(i);
     }
     const column = this.columns.find(([name]) => name === this.sorting.name);
@@ -111,9 +112,9 @@ class EpisodeList {
     this.chosen = i;
     const place = this.order.indexOf(i), head = 30;
     if (place >= 0) {
-      const y = place * ROW, room = this.rows.clientHeight - head;
-      if (y < this.rows.scrollTop) this.rows.scrollTop = y;
-      else if (y + ROW > this.rows.scrollTop + room) this.rows.scrollTop = y + ROW - room;
+      const room = Math.max(1, Math.floor((this.rows.clientHeight - head) / ROW)), first = Math.ceil(this.rows.scrollTop / ROW);
+      if (place < first) this.rows.scrollTop = place * ROW;
+      else if (place >= first + room) this.rows.scrollTop = (place + 1 - room) * ROW;
     }
     this.show(true);
   }

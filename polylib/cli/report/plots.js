@@ -83,7 +83,7 @@ const drawSeries = (c, values, view, width, height, y, colour, style) => {
         if (style === "area") {
           c.globalAlpha = 0.2;
           const start = Math.round(left);  // whole pixels: neighbours would show a seam
-          c.fillRect(start, Math.min(y(v), zero), Math.round(left + cell) - start, Math.abs(zero - y(v)));
+          c.fillRect(start, Math.min(y(v), zero), Math.round((i + 1 - view.from) * cell) - start, Math.abs(zero - y(v)));
           c.globalAlpha = 1;
         }
         if (open) c.lineTo(left, y(v)); else c.moveTo(left, y(v));

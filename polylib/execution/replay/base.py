@@ -162,6 +162,9 @@ class Priorities:
             raise ConfigTypeError(
                 "prioritized_replay_beta=None: expected a number >= 0, or a list of [timestep, value] pairs"
             )
+        if not isinstance(beta, Schedule):
+            for value in [x for _, x in beta] if isinstance(beta, list | tuple) else [beta]:
+                _number("prioritized_replay_beta", value)
         self._beta: Schedule = schedule
         self.largest = 1.0
 

@@ -104,7 +104,8 @@ def check_replay_config(config: Mapping[str, Any] | None) -> ReplayOptions:
     for key, value in (config or {}).items():
         name = _ALIASES.get(key, key)
         if name in given:
-            raise ConfigError(f"{_WHERE}: {key!r} and {name!r} are the same key, set one")
+            short = next(alias for alias, long in _ALIASES.items() if long == name)
+            raise ConfigError(f"{_WHERE}: {short!r} and {name!r} are the same key, set one")
         given[name] = value
     known = [*(name for name in ReplayOptions.__dataclass_fields__ if name != "kind"), "prioritized_replay"]
     for key, value in given.items():

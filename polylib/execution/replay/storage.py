@@ -12,6 +12,7 @@ leads to a row that was added later, so that the ring overwrites whoever refers 
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -75,6 +76,7 @@ class Storage:
 
         Raises:
             BatchError: naming a column that can't be stored.
+            ConfigError: if there isn't so much memory.
         """
         layout, flat = _flattened(batch)
         for name in (INDEXES, WEIGHTS):
@@ -88,10 +90,17 @@ class Storage:
         self._layout = layout
         shared = self._shares(layout, flat)
         kept = {name: x for name, x in flat.items() if not (shared and _root(name) == c.NEXT_OBS)}
-        self.columns = {name: np.zeros((self.capacity, *x.shape[1:]), x.dtype) for name, x in kept.items()}
+        size = self.capacity * sum(math.prod(x.shape[1:]) * x.itemsize for x in kept.values())
+        _warn_of_size(size, self.capacity)
+        try:
+            self.columns = {name: np.zeros((self.capacity, *x.shape[1:]), x.dtype) for name, x in kept.items()}
+        except MemoryError:  # pages count when they are written to, but there is a limit to what may be asked for
+            raise ConfigError(
+                f"replay_buffer_config['capacity']={self.capacity}: its rows would take {size / 2**30:.1f} GB, which "
+                "this machine doesn't have; lower it"
+            ) from None
         if shared:
             self._links = _Links(self, [name for name in flat if _root(name) == c.OBS])
-        _warn_of_size(sum(x.nbytes for x in self.columns.values()), self.capacity)
 
     def append(self, batch: SampleBatch) -> np.ndarray:
         """Adds rows; of a batch larger than the ring the last ones.

@@ -166,6 +166,10 @@ class BoxUnits:
         raw = ops.to_float(ops.reshape(actions, (-1, self.size)))
         return raw if self.identity else (raw - ops.constant(self.shift)) / ops.constant(self.scale)
 
+    def to_drawn(self, ops: Any, actions: Array) -> Array:
+        """What `sample` drew `[B, k]` for actions `[B, *shape]` that weren't clipped."""
+        return self.to_raw(ops, actions)
+
     def require_bounds(self, name: str, space: gym.spaces.Box) -> None:
         """Refuses a Box that has no bounds to scale to.
 

@@ -58,10 +58,14 @@ class Beta(BoxUnits, OnHost):
     def _log_normalizer(self, ops: Any, alpha: Array, beta: Array) -> Array:
         return ops.lgamma(alpha) + ops.lgamma(beta) - ops.lgamma(alpha + beta)
 
+    def to_drawn(self, ops: Any, actions: Array) -> Array:
+        """The actions in the unit interval."""
+        return 0.5 * (self.to_raw(ops, actions) + 1.0)
+
     def logp(self, ops: Any, inputs: Array, actions: Array, raw: Array | None = None) -> Array:
         """Sum of Beta log-densities, less log(high - low)."""
         if raw is None:
-            raw = 0.5 * (self.to_raw(ops, actions) + 1.0)
+            raw = self.to_drawn(ops, actions)
         raw = ops.clip(raw, _MARGIN, 1 - _MARGIN)
         alpha, beta = self._split(ops, inputs)
         terms = (alpha - 1.0) * ops.log(raw) + (beta - 1.0) * ops.log(1.0 - raw)

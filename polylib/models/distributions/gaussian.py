@@ -132,14 +132,15 @@ class SquashedGaussian(BoxUnits, Distribution):
         raw = mean + ops.exp(log_std) * noise
         return self.to_actions(ops, ops.tanh(raw)), raw
 
-    def logp(self, ops: Any, inputs: Array, actions: Array, raw: Array | None = None) -> Array:
-        """Normal log-density of the raw sample, less the logs of the slopes.
+    def to_drawn(self, ops: Any, actions: Array) -> Array:
+        """atanh of the actions, which are clipped to 1 - 1e-6 of the range."""
+        unit = ops.clip(self.to_raw(ops, actions), -_NEARLY_ONE, _NEARLY_ONE)
+        return 0.5 * ops.log((1.0 + unit) / (1.0 - unit))
 
-        Without `raw` it is atanh of the action, clipped to 1 - 1e-6 of the range.
-        """
+    def logp(self, ops: Any, inputs: Array, actions: Array, raw: Array | None = None) -> Array:
+        """Normal log-density of the raw sample, less the logs of the slopes; without `raw` it is `to_drawn`."""
         if raw is None:
-            unit = ops.clip(self.to_raw(ops, actions), -_NEARLY_ONE, _NEARLY_ONE)
-            raw = 0.5 * ops.log((1.0 + unit) / (1.0 - unit))
+            raw = self.to_drawn(ops, actions)
         mean, log_std = self._split(ops, inputs)
         terms = _log_density(ops, mean, log_std, raw) - _log_tanh_slope(ops, raw)
         return ops.sum(terms, -1) - (self.size * _HALF_LOG_2PI + self.log_scale)

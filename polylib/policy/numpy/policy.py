@@ -68,7 +68,7 @@ class NumpyPolicy(Policy):
 
     def _log_likelihoods(self, inputs: dict[str, np.ndarray], actions: dict[str, np.ndarray]) -> np.ndarray:
         dist_inputs = self.objective.dist_inputs(ops, self.nets, inputs)
-        return self.objective.dist.logp(ops, dist_inputs, self.objective.taken(actions))
+        return self.objective.log_likelihoods(ops, dist_inputs, self.objective.taken(actions))
 
     def _refuse(self) -> NoReturn:
         raise FrameworkError("a NumPy policy only acts: build it with framework 'tf', 'tf2' or 'torch' to learn")

@@ -17,7 +17,7 @@ import tree
 
 from polylib.errors import ConfigError, PolylibError
 from polylib.models.custom import CustomNetwork
-from polylib.policy.gradients import BETA_1, BETA_2, EPSILON, summarize
+from polylib.policy.gradients import BETA_1, BETA_2, summarize
 from polylib.policy.policy import Policy, Stats, Weights
 from polylib.policy.tf import ops
 from polylib.policy.tf.models import make_network
@@ -26,7 +26,7 @@ from polylib.policy.tf.views import TFModelView
 
 # How many leading axes of each argument may change from call to call.
 _ACT = (1, 1, 0)
-_LEARN = (1, 1, 0)
+LEARN = (1, 1, 0)
 _PHASE = (1, 2, 0, 2)
 
 
@@ -74,7 +74,8 @@ class TFPolicy(Policy):
         self._updates = Updates(hooks, {key: self._variables[key] for key in trained}) if hooks else None
         if self._updates is not None and self._updates.slots is not None:
             self._slots = self._updates.slots
-        self._targets = [(self._variables[a].value, self._variables[b].value) for a, b in self._target_keys().items()]
+        pairs = ((self._variables[a].value, self._variables[b].value) for a, b in self._target_keys().items())
+        self._targets = [(a, b) for a, b in pairs if a is not b]  # frozen parts of users' models may be shared
         self._stat_names: list[str] = []
         self._functions: dict[Any, Callable[..., Any]] = {}
 
@@ -94,7 +95,7 @@ class TFPolicy(Policy):
 
     def _logp_body(self, inputs: Any, actions: Any) -> Any:
         dist_inputs = self.objective.dist_inputs(ops, self.nets, inputs)
-        return self.objective.dist.logp(ops, dist_inputs, self.objective.taken(actions))
+        return self.objective.log_likelihoods(ops, dist_inputs, self.objective.taken(actions))
 
     def _gradients_body(self, batch: Any, noise: Any, c: Any) -> tuple[dict[str, Any], Any, dict[str, Any]]:
         coefficients = self._named(c)
@@ -169,7 +170,7 @@ class TFPolicy(Policy):
                 lr=coefficients[self.groups[group].lr],
                 beta1=BETA_1,
                 beta2=BETA_2,
-                epsilon=EPSILON,
+                epsilon=self.groups[group].epsilon,
                 grad=gradients[key],
             )
         return step
@@ -220,7 +221,7 @@ class TFPolicy(Policy):
         return self._run("logp", tuple(inputs), self._logp_body, (inputs, actions), (1, 1))
 
     def _learn(self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]) -> tuple[Stats, dict[str, np.ndarray]]:
-        stats, rows = self._run("learn", tuple(batch), self._learn_body, (batch, noise, self._c), _LEARN)
+        stats, rows = self._run("learn", tuple(batch), self._learn_body, (batch, noise, self._c), LEARN)
         return self._named_stats(stats), rows
 
     def _learn_minibatches(
@@ -234,7 +235,7 @@ class TFPolicy(Policy):
         self, batch: dict[str, np.ndarray], noise: dict[str, np.ndarray]
     ) -> tuple[Weights, Stats, dict[str, np.ndarray]]:
         args = (batch, noise, self._c)
-        gradients, stats, rows = self._run("gradients", tuple(batch), self._gradients_body, args, _LEARN)
+        gradients, stats, rows = self._run("gradients", tuple(batch), self._gradients_body, args, LEARN)
         return gradients, self._named_stats(stats), rows
 
     def _apply(self, gradients: Weights) -> None:

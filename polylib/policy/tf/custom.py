@@ -18,8 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 from polylib.errors import ConfigError
-from polylib.models.custom import CustomNetwork, example_inputs, misfit, value_network
+from polylib.models.custom import CustomNetwork, example_inputs, misfit
 from polylib.models.finished_keras import Recipe, is_functional, refuse_instance
+from polylib.models.finished_torch import refuse_module
 from polylib.models.networks import SEQ_MASK
 from polylib.models.spaces import is_nested, unflatten
 from polylib.policy.policy import random_stream
@@ -32,7 +33,7 @@ _ROWS = 7  # of the example that a new model is tried on
 
 
 class CustomKerasNetwork:
-    """A user's Keras model, with the default value network beside it if it has no values.
+    """A user's Keras model, with the default network that polylib adds to it: values beside it, heads on its outputs.
 
     Args:
         spec: what is asked of the model.
@@ -42,9 +43,13 @@ class CustomKerasNetwork:
     Attributes:
         model: the user's model.
         variables: canonical key to Keras variable, in creation order: all float variables of the model, frozen ones
-            and moving statistics too, as `<name>/<position of the layer>/<leaf>`; then those of the value network.
+            and moving statistics too, as `<name>/<position of the layer>/<leaf>`; then those of the added network.
+        added: what polylib adds, None if nothing.
+        headed: whether that goes on from the model's outputs.
+        own: those of the model, eagerly made in every mode.
         state: shapes of the recurrent state.
         state_outputs: `state_out_0`, ...
+        widths: of the model's own outputs, in order.
 
     Raises:
         ConfigError: if the model isn't what is asked for, with what was expected beside what came.
@@ -60,29 +65,31 @@ class CustomKerasNetwork:
             self._arrange = self._arrangement()
             self._twins: dict[int, Any] | None = None
             self._penalties: list[Any] = []
-            self._optional_given = True
             out = self._tried()
         self._check_outputs(out)
-        self._own = keyed(self.model, spec.name, self._what)
+        self.widths = {name: int(out[name].shape[1]) for name in spec.outputs if name in out}
+        self.added = spec.added(spec, self.widths)
+        self.headed = self.added is not None and not self.widths.keys().isdisjoint(self.added.inputs)
+        self.own = keyed(self.model, spec.name, self._what)
         self._check_variables()
         self._graph_calls: dict[bool, Callable[..., Any]] = {}
         self._session_model: SessionModel | None = None
-        values = {key: variable.numpy() for key, variable in self._own.items()}
+        values = {key: variable.numpy() for key, variable in self.own.items()}
         if graph is None:
-            self._finish(dict(self._own))
+            self._finish(dict(self.own))
         else:
             without_eager_tensors(self.model)
             now = [(v, v.numpy()) for v in self.model.variables]
             with graph.as_default():
                 self._twins = {id(v): _twin(v, value) for v, value in now}
-                self._finish({key: self._twins[id(v)] for key, v in self._own.items()})
+                self._finish({key: self._twins[id(v)] for key, v in self.own.items()})
         self._first = values
 
     def _finish(self, variables: dict[str, Any]) -> None:
         self.variables = variables
-        self._value = None if self._optional_given else KerasNetwork(value_network(self.spec))
-        if self._value is not None:
-            self.variables.update(self._value.variables)
+        self._addition = None if self.added is None else KerasNetwork(self.added)
+        if self._addition is not None:
+            self.variables.update(self._addition.variables)
 
     # --- Network
 
@@ -90,12 +97,14 @@ class CustomKerasNetwork:
         self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None, training: bool = False
     ) -> dict[str, Any]:
         """Outputs by name, each `[N, units]`."""
-        names = tuple(outputs) if outputs is not None else (*self.spec.outputs, *self.state_outputs)
+        added = () if self.added is None else self.added.outputs
+        names = (*self.spec.outputs, *added, *self.state_outputs) if outputs is None else tuple(outputs)
         found: dict[str, Any] = {}
-        if self._value is not None and "value" in names:
-            found.update(self._value(inputs, ("value",)))
-        if any(name not in found for name in names):
-            found.update(self._unrolled(inputs, training))
+        if self.headed or any(name not in added for name in names):
+            found = self._unrolled(inputs, training)
+        wanted = [name for name in names if name in added]
+        if self._addition is not None and wanted:
+            found = {**found, **self._addition({**inputs, **found}, wanted)}
         return {name: found[name] for name in names}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -106,12 +115,12 @@ class CustomKerasNetwork:
         """The keys of what isn't frozen; none of a target network."""
         if self.spec.copy_of:
             return []
-        frozen = {key for key, variable in self._own.items() if id(variable) not in self._trainable}
+        frozen = {key for key, variable in self.own.items() if id(variable) not in self._trainable}
         return [key for key in self.variables if key not in frozen]
 
     def initial_weights(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """The model's own values, as its constructor left them, and first ones for the value network."""
-        return self._first if self._value is None else self._first | self._value.initial_weights(rng)
+        """The model's own values, as its constructor left them, and first ones for the added network."""
+        return self._first if self._addition is None else self._first | self._addition.initial_weights(rng)
 
     def penalties(self) -> list[Any]:
         """The model's losses (regularisation, `add_loss`) in its last call with `training=True`."""
@@ -126,14 +135,15 @@ class CustomKerasNetwork:
             out, losses = self._call(inputs, training)
         else:
             out, losses = self._sequences(inputs, training)
-        self._penalties = losses
+        if training:
+            self._penalties = losses
         return out
 
     def _sequences(self, inputs: Mapping[str, Any], training: bool) -> tuple[dict[str, Any], list[Any]]:
         """Outputs of all steps as rows, the last states; losses are means over steps: weights are penalised once."""
         time = inputs[SEQ_MASK].shape[1]
         columns = {name: tf.reshape(inputs[name], (-1, time, *inputs[name].shape[1:])) for name in self.spec.inputs}
-        names = [name for name in self.spec.outputs if self._optional_given or name not in self.spec.optional]
+        names = list(self.widths)
 
         def step(given: dict[str, Any], states: list[Any]) -> tuple[list[Any], list[Any], Any]:
             given.update({f"state_{i}": x for i, x in enumerate(states)})
@@ -144,9 +154,9 @@ class CustomKerasNetwork:
         if time <= _UNROLLED and not self._loops:
             states, outs, loss = _repeated(step, columns, states, time)
         else:
-            widths = [self.spec.outputs[name] for name in names]
+            widths = list(self.widths.values())
             states, outs, loss = _looped(step, columns, states, time, widths)
-        rows = {name: tf.reshape(x, (-1, self.spec.outputs[name])) for name, x in zip(names, outs, strict=True)}
+        rows = {name: tf.reshape(x, (-1, self.widths[name])) for name, x in zip(names, outs, strict=True)}
         return {**rows, **dict(zip(self.state_outputs, states, strict=True))}, [loss / float(time)]
 
     def _call(self, inputs: Mapping[str, Any], training: bool) -> tuple[dict[str, Any], list[Any]]:
@@ -202,10 +212,13 @@ class CustomKerasNetwork:
             if not is_functional(maker):
                 if in_graph:
                     raise refuse_instance(maker, "framework 'tf' needs a copy of it in its graph")
+                if self.spec.copy_of is not None:
+                    raise refuse_instance(maker, "a target network is a second copy of it")
                 if self.spec.config:
                     raise refuse_instance(maker, "a custom_model_config can't change it")
                 return maker
             maker = Recipe(maker)
+        refuse_module(maker)
         if not callable(maker):
             raise ConfigError(
                 f"config key 'custom_model': got {maker!r}, expected a factory, a keras.Model or a registered name"
@@ -218,6 +231,7 @@ class CustomKerasNetwork:
         except Exception as error:
             call = "(observation_space, action_space, outputs, **custom_model_config)"
             raise self._raised(error, f"when it was called with {call}") from error
+        refuse_module(model)
         if not isinstance(model, keras.Model):
             raise ConfigError(
                 f"config key 'custom_model': {self._what} returned {type(model).__module__}.{type(model).__name__}, "
@@ -333,8 +347,7 @@ class CustomKerasNetwork:
         """Names, shapes and dtypes of what came; raises one error with all of them."""
         spec = self.spec
         self._check_recurrent_layers()
-        self._optional_given = all(name in out for name in spec.optional if name in spec.outputs)
-        expected: dict[str, tuple[int, ...]] = {name: (width,) for name, width in spec.outputs.items()}
+        expected = spec.expected({name: getattr(x, "shape", ()) for name, x in out.items()})
         expected.update(zip(self.state_outputs, self.state, strict=True))
         rows, wrong = [], False
         for name, shape in expected.items():
@@ -348,7 +361,7 @@ class CustomKerasNetwork:
                 wrong = True
                 rows.append((name, "nothing of that name", _described(out[name])))
         if wrong:
-            raise misfit(self._what, rows, "its outputs are not what is asked for")
+            raise misfit(self._what, rows, f"its outputs are not what is asked for{spec.hint}")
         broken = [name for name, x in out.items() if np.isnan(x.numpy()).any()]
         if broken:
             raise misfit(
@@ -387,10 +400,11 @@ class CustomKerasNetwork:
 
     def _check_variables(self) -> None:
         self._trainable = {id(v) for v in self.model.trainable_variables}
-        if not self._trainable:
+        learns = self._trainable or (self.headed and self.added is not None and self.added.shapes())
+        if not learns:
             raise ConfigError(
                 f"config key 'custom_model': {self._what} has nothing to learn: expected at least one trainable "
-                f"weight, got none and {len(self._own)} frozen ones"
+                f"weight, got none and {len(self.own)} frozen ones"
             )
 
     # --- looking inside

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from polylib.errors import ExportError
-from polylib.models.custom import value_network
 from polylib.models.distributions.framework import FrameworkDistribution
 from polylib.models.networks import Layer, NetworkSpec, SpecNetwork, plain_names
 from polylib.models.recurrent import CELLS
@@ -123,21 +122,20 @@ def _symbolic(net: Any, weights: Mapping[str, np.ndarray]) -> Any:
 
 
 class _UserModel:
-    """A user's Keras model, called on symbolic tensors; beside it the default value network, if there is one."""
+    """A user's Keras model, called on symbolic tensors, and the network that polylib adds to it, if there is one."""
 
     def __init__(self, net: Any, weights: Mapping[str, np.ndarray]) -> None:
         self._net, self.state, self.state_outputs = net, net.state, net.state_outputs
-        own = value_network(net.spec)
-        self._value = StockNetwork(own, weights) if set(own.shapes()) <= set(net.variables) else None
+        self._added = None if net.added is None else StockNetwork(net.added, weights)
 
     def __call__(self, inputs: Mapping[str, Any], outputs: Iterable[str] | None = None) -> dict[str, Any]:
         found = dict(self._net._call(inputs, False)[0])
-        return found if self._value is None else {**found, **self._value(inputs)}
+        return found if self._added is None else {**found, **self._added({**inputs, **found})}
 
     def set_weights(self) -> None:
-        """Of the value network; the user's model has its own."""
-        if self._value is not None:
-            self._value.set_weights()
+        """Of the added network; the user's model has its own."""
+        if self._added is not None:
+            self._added.set_weights()
 
 
 class StockNetwork(SpecNetwork):

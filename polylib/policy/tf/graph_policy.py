@@ -54,7 +54,7 @@ class GraphPolicy(TFPolicy):
         """A view of the main network that the policy's session evaluates, or the user's own Keras model."""
         name, description = next(iter(self.network_specs.items()))
         network = self.nets[name]
-        if isinstance(description, NetworkSpec):
+        if isinstance(description, NetworkSpec) or network.headed:
             return GraphModelView(self.objective, description, network, self.graph, self.session)
         return network.session_model(self.graph, self.session)
 

@@ -1,4 +1,4 @@
-"""`policy.model` of default networks in the three TensorFlow modes."""
+"""`policy.model` of default networks, and of heads on a user's model, in the three TensorFlow modes."""
 
 from __future__ import annotations
 
@@ -41,12 +41,14 @@ class GraphModelView(ModelView):
     """NumPy in, NumPy out: evaluates a graph's network in the policy's session."""
 
     def __init__(self, objective: Objective, description: Any, network: Any, graph: Any, session: Any) -> None:
-        base = GraphModel(network, graph, session)
+        self._whole = GraphModel(network, graph, session)
+        own = getattr(network, "session_model", None)  # a user's model below heads
+        base = self._whole if own is None else own(graph, session)
         super().__init__(objective, description, network, numpy_ops, lambda: network.variables, base)
 
     def _run(self, inputs: Columns) -> Columns:
-        return self.base_model.evaluate(inputs)
+        return self._whole.evaluate(inputs)
 
     def get_weights(self) -> list[np.ndarray]:
         """The variables' values, in creation order; copies."""
-        return self.base_model.get_weights()
+        return self._whole.get_weights()

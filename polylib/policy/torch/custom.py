@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from polylib.errors import ConfigError, FrameworkError
-from polylib.models.custom import CustomNetwork, example_inputs, misfit, value_network
+from polylib.models.custom import CustomNetwork, example_inputs, misfit
 from polylib.models.finished_keras import is_keras_model
 from polylib.models.finished_torch import Script
 from polylib.models.networks import SEQ_MASK, NetworkSpec
@@ -45,20 +45,24 @@ class CustomTorchNetwork(nn.Module):
 
     Args:
         spec: the description; its model is a factory, a class, or a finished module, which is copied.
-        value: makes the network of a description that stands in for values that the module doesn't return.
+        make: makes the network that polylib adds: values beside the module, heads on its outputs.
 
     Attributes:
         model: the user's module.
-        axes: empty, a user's variables keep their layout; those of the default value network.
+        own: its variables by key: parameters, frozen ones too, and buffers of floats.
+        axes: of the added network; a user's variables keep their layout.
+        added: what polylib adds, None if nothing.
+        headed: whether that goes on from the module's outputs.
         state: shapes of the recurrent state.
         state_outputs: names of the new states.
+        widths: of the module's own outputs, in order.
 
     Raises:
         ConfigError: if the module can't be made, has nothing to learn, or returns what doesn't fit.
         FrameworkError: for a Keras model on another backend than torch.
     """
 
-    def __init__(self, spec: CustomNetwork, value: Callable[[NetworkSpec], Any]) -> None:
+    def __init__(self, spec: CustomNetwork, make: Callable[[NetworkSpec], Any]) -> None:
         super().__init__()
         self.spec = spec
         self.model = _made(spec)
@@ -74,33 +78,35 @@ class CustomTorchNetwork(nn.Module):
         self._learns = True  # the mode it is in; unlike model.training, known to nobody else
         self._check_dtypes()
         given = self._try()  # before the variables are looked for: lazy modules make theirs now
-        missing = "value" in spec.outputs and "value" not in given
-        self.value: Any = value(value_network(spec)) if missing else None
-        self._own = {f"{spec.name}/{key}": tensor for key, tensor in _variables(self.model, self._keras).items()}
+        self.widths = {name: int(given[name].shape[1]) for name in spec.outputs if name in given}
+        self.added = spec.added(spec, self.widths)
+        self.headed = self.added is not None and not self.widths.keys().isdisjoint(self.added.inputs)
+        self.addition: Any = None if self.added is None else make(self.added)
+        self.own = {f"{spec.name}/{key}": tensor for key, tensor in _variables(self.model, self._keras).items()}
         self._check_variables()
-        self.axes: dict[str, tuple[int, ...]] = {} if self.value is None else dict(self.value.axes)
+        self.axes: dict[str, tuple[int, ...]] = {} if self.addition is None else dict(self.addition.axes)
 
     # --- Network
 
     def variables(self) -> dict[str, torch.Tensor]:
         """Key to variable: `policy/{i:03d}/{name}` by the order of modules, frozen ones and float buffers too."""
-        return {**self._own, **({} if self.value is None else self.value.variables())}
+        return {**self.own, **({} if self.addition is None else self.addition.variables())}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every variable by key."""
-        own = {key: tuple(tensor.shape) for key, tensor in self._own.items()}
-        return {**own, **({} if self.value is None else self.value.shapes())}
+        own = {key: tuple(tensor.shape) for key, tensor in self.own.items()}
+        return {**own, **({} if self.addition is None else self.addition.shapes())}
 
     def trainable_keys(self) -> list[str]:
         """The keys of what requires gradients; none of a target network."""
         if self.spec.copy_of:
             return []
-        own = [key for key, tensor in self._own.items() if tensor.requires_grad]
-        return [*own, *([] if self.value is None else self.value.trainable_keys())]
+        own = [key for key, tensor in self.own.items() if tensor.requires_grad]
+        return [*own, *([] if self.addition is None else self.addition.trainable_keys())]
 
     def initial_weights(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Of the default value network; the user's variables are what the user made them."""
-        return {} if self.value is None else self.value.initial_weights(rng)
+        """Of the added network; the user's variables are what the user made them."""
+        return {} if self.addition is None else self.addition.initial_weights(rng)
 
     def penalties(self) -> Sequence[Any]:
         """What the module's `losses()` returns after a forward pass, if it has such a method."""
@@ -119,12 +125,16 @@ class CustomTorchNetwork(nn.Module):
             outputs: names of the outputs wanted, all by default.
             training: whether batch norm and dropout are in their learning mode.
         """
-        names = [*self.spec.outputs, *self.state_outputs] if outputs is None else list(outputs)
-        values = {} if self.value is None or "value" not in names else dict(self.value(inputs, ("value",)))
-        if any(name not in values for name in names):
-            given = {name: x if isinstance(x, torch.Tensor) else torch.as_tensor(x) for name, x in inputs.items()}
+        added = () if self.added is None else self.added.outputs
+        names = [*self.spec.outputs, *added, *self.state_outputs] if outputs is None else list(outputs)
+        given = {name: x if isinstance(x, torch.Tensor) else torch.as_tensor(x) for name, x in inputs.items()}
+        values: dict[str, Any] = {}
+        if self.headed or any(name not in added for name in names):
             self._set_mode(training)
-            values = {**self._steps(given, training), **values}
+            values = self._steps(given, training)
+        wanted = [name for name in names if name in added]
+        if wanted:
+            values = {**values, **self.addition({**given, **values}, wanted)}
         return {name: values[name] for name in names}
 
     # --- the user's module
@@ -183,7 +193,7 @@ class CustomTorchNetwork(nn.Module):
             "batch axis, such as [(64,), (64,)]"
         )
 
-    def _try(self) -> set[str]:
+    def _try(self) -> dict[str, Any]:
         """Calls the module on a few observations; the outputs that it has.
 
         Raises:
@@ -214,10 +224,10 @@ class CustomTorchNetwork(nn.Module):
         surplus = {f"output {i}": x for i, x in enumerate(parts) if i >= len(self.spec.outputs)}
         given = {**self._named(result), **surplus}
         self._check_outputs(given)
-        return set(given)
+        return given
 
     def _check_outputs(self, given: Mapping[str, Any]) -> None:
-        shapes: dict[str, tuple[int, ...]] = {name: (width,) for name, width in self.spec.outputs.items()}
+        shapes = self.spec.expected({name: getattr(x, "shape", ()) for name, x in given.items()})
         shapes.update(zip(self.state_outputs, self.state, strict=True))
         rows, wrong, finite = [], False, True
         for name in dict.fromkeys([*shapes, *given]):
@@ -236,7 +246,8 @@ class CustomTorchNetwork(nn.Module):
             wrong |= got != expected
             rows.append((name, expected, got))
         if wrong:
-            hint = "its outputs are not what is asked for" if finite else "it returns NaN for observations of the space"
+            asked = f"its outputs are not what is asked for{self.spec.hint}"
+            hint = asked if finite else "it returns NaN for observations of the space"
             raise misfit(f"model {self.what!r}", rows, hint)
 
     def _check_dtypes(self) -> None:
@@ -251,8 +262,9 @@ class CustomTorchNetwork(nn.Module):
         for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise ConfigError(f"config key 'custom_model': {self.what} has NaN or infinite numbers in {name!r}")
-        if not any(tensor.requires_grad for tensor in self._own.values()):
-            frozen = f": all {len(self._own)} are frozen" if self._own else ""
+        learns = self.headed and self.added is not None and self.added.shapes()
+        if not learns and not any(tensor.requires_grad for tensor in self.own.values()):
+            frozen = f": all {len(self.own)} are frozen" if self.own else ""
             raise ConfigError(
                 f"config key 'custom_model': {self.what} has no trainable parameter{frozen}; at least one must have "
                 "requires_grad"

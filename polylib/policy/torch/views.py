@@ -1,4 +1,4 @@
-"""`policy.model` of default networks in torch."""
+"""`policy.model` of default networks, and of heads on a user's module, in torch."""
 
 from __future__ import annotations
 

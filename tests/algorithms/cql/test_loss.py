@@ -79,16 +79,17 @@ SEEING = {
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_the_soft_maximum_is_over_uniform_actions_and_those_of_the_policy_now_and_next(temperature):
-    """Each at the state now, less the log of the density that it was drawn from; the logged action's Q is 2 * 0.3.
+    """Each at the state now, over the density that it was drawn from; the logged action's Q is 2 * 0.3.
 
     Uniform: 0.25 and -0.5, density 1/2. Now (mean 0, noise 1 and -2): tanh(1), tanh(-2). Next (mean 0.8, noise 0 and
     0.5): tanh(0.8), tanh(1.3). Densities of a squashed normal: PEAK - noise^2 / 2 - log(1 - tanh^2).
     """
-    values = [2 * 0.25 - LN(0.5), 2 * -0.5 - LN(0.5)]
+    t = temperature
+    values = [2 * 0.25 - t * LN(0.5), 2 * -0.5 - t * LN(0.5)]
     for mean, z in ((0, 1), (0, -2), (0.8, 0), (0.8, 0.5)):
         action = math.tanh(mean + z)
-        values.append(2 * action - (PEAK - z**2 / 2 - LN(1 - action**2)))
-    expected = softmax(*values, temperature=temperature) - 0.6
+        values.append(2 * action - t * (PEAK - z**2 / 2 - LN(1 - action**2)))
+    expected = softmax(*values, temperature=t) - 0.6
     batch = {**ROW, "obs": np.zeros((1, 3)), "new_obs": np.array([[1.0, 0.0, 0.0]])}
     drawn = noise(now_too=(1, -2), next_too=(0, 0.5))
     _, stats, _ = losses(SEEING, batch, drawn=drawn, twin_q=False, temperature=temperature)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from backends import BACKENDS, evaluate, needs_torch
 from learners import CHOICE, MASKED, OBS, build, losses_of, random_rows, spec_of
+from modes import MODE_PARAMS
 
 from polylib.algorithms.dqn.loss import dueling_values, huber, projected
 from polylib.evaluation.replayed import replayed_rows
@@ -228,6 +229,19 @@ def test_factorised_noise():
     assert factorised_noise(rng, 2, 3) == pytest.approx(np.sign(e) * np.sqrt(np.abs(e)))
 
 
+def test_noise_is_drawn_anew_for_each_network_row_and_update():
+    """The networks' noise is independent (arXiv:1706.10295, section 3.1)."""
+    spec = spec_of("DQN", noisy=True)
+    objective, rng = spec.objective_class(spec), np.random.default_rng(0)
+    objective.networks()
+    first, second = (objective.noise(rng, 2) for _ in range(2))
+    assert list(first) == ["online", "choice", "target"]
+    # Each head's hidden layer takes 4 numbers and gives 4; then come 4 and 3 actions, and 4 and a value.
+    rows = np.concatenate([x for found in (first, second) for x in found.values()])
+    assert rows.shape == (2 * 3 * 2, (4 + 4) + (4 + 3) + (4 + 4) + (4 + 1))
+    assert all(len(np.unique(column)) == len(column) for column in rows.T)
+
+
 def test_noisy_networks_are_quiet_without_exploration_and_in_dist_inputs():
     policy = build(("numpy", False), "DQN", noisy=True, sigma0=5.0)
     obs = np.ones((4, 3), F32)
@@ -287,6 +301,36 @@ def test_learning_moves_values_towards_targets(keys):
         values.append(float(out.extras["action_dist_inputs"][0, index]))
         policy.learn_on_batch(batch)
     assert values[0] < values[1] < values[2] < 4
+
+
+@pytest.mark.parametrize(("framework", "traced"), MODE_PARAMS)
+def test_without_a_frequency_every_update_moves_the_targets(framework, traced):
+    """By tau of the way to where the learning network has just come: target + 0.25 (q - target)."""
+    policy = build((framework, traced), "DQN", target_network_update_freq=0, tau=0.25, lr=0.1)
+    before = policy.get_weights()
+    policy.learn_on_batch(random_rows(policy.spec, 8))
+    after = policy.get_weights()
+    for name in (key.removeprefix("target_") for key in after if key.startswith("target_q/")):
+        target = before[f"target_{name}"]
+        expected = target + 0.25 * (after[name] - target)
+        np.testing.assert_allclose(after[f"target_{name}"], expected, rtol=1e-5, atol=1e-6)
+        assert np.abs(after[name] - before[name]).max() > 0.01
+    by_hand = spec_of("DQN", OBS, CHOICE, target_network_update_freq=5)
+    assert "tau" not in by_hand.objective_class(by_hand).coefficients()
+
+
+@pytest.mark.parametrize(("framework", "traced"), MODE_PARAMS)
+def test_adams_epsilon(framework, traced):
+    """A first step has m = 0.1 g, v = 0.001 g^2 and goes lr sqrt(0.001) g / (sqrt(0.001) |g| + epsilon)."""
+    policy = build((framework, traced), "DQN", adam_epsilon=1e-2, lr=0.5, grad_clip=None)
+    batch, before = random_rows(policy.spec, 8), policy.get_weights()
+    gradients, _ = policy.compute_gradients(batch)
+    policy.learn_on_batch(batch)
+    after, root = policy.get_weights(), math.sqrt(0.001)
+    assert max(np.abs(g).max() for g in gradients.values()) > 0.05
+    for name, g in gradients.items():
+        expected = before[name] - 0.5 * root * g / (root * np.abs(g) + 1e-2)
+        np.testing.assert_allclose(after[name], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_spaces_and_ranges_that_dont_fit():

@@ -142,6 +142,12 @@ def test_a_batch_smaller_than_a_sequence_is_one_sequence():
             ConfigError,
             "'model.max_seq_len': 4 steps are fewer than the 9 of a replayed sequence",
         ),
+        (
+            # 12 / (4 - 3) sequences of 3 + 1 rows.
+            {"replay_buffer_config": {"capacity": 47, "replay_burn_in": 3}, "train_batch_size": 12},
+            ConfigError,
+            "'replay_buffer_config.capacity': 47 rows are fewer than a batch's 12 sequences of 4 .*raise it, or lower",
+        ),
         ({"replay_buffer_config": {"storage_unit": "episodes"}}, NotBuiltError, "not from whole 'episodes'"),
         ({"replay_buffer_config": {"type": "ReservoirReplayBuffer"}}, NotBuiltError, "holds transitions, no sequences"),
     ],

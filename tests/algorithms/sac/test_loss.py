@@ -229,6 +229,12 @@ def test_spaces_that_it_doesnt_take(space):
         spec.objective_class(spec)
 
 
+def test_unbounded_actions_are_refused():
+    spec = spec_of("SAC", action_space=gym.spaces.Box(np.float32([-1, -np.inf]), np.float32([1, 1])))
+    with pytest.raises(ConfigError, match="SAC squashes actions into .* lacks some. For unbounded actions use PPO"):
+        spec.objective_class(spec)
+
+
 def test_another_distribution_is_refused():
     spec = spec_of("SAC", action_space=UNIT, model={"custom_action_dist": "Beta"})
     with pytest.raises(ConfigError, match="'model.custom_action_dist': SAC's losses are for SquashedGaussian"):

@@ -56,6 +56,17 @@ def test_alpha_acts_before_beta() -> None:
     np.testing.assert_allclose(sampled["weights"], np.array([1, 0.25])[sampled["x"]], rtol=1e-6)
 
 
+def test_eps_is_added_to_priorities() -> None:
+    """(0 + 0.5) and (1 + 0.5): a row without an error comes too, a third as often, so it weighs 3 times as much."""
+    buffer = filled(2, alpha=1.0, beta=1.0, eps=0.5)
+    buffer.update_priorities([0, 1], [0.0, 1.0])
+    sampled = buffer.sample(2)
+    np.testing.assert_allclose(sampled["weights"], np.array([1, 1 / 3])[sampled["x"]], rtol=1e-6)
+    assert set(buffer.sample(2)["x"]) | set(sampled["x"]) | set(buffer.sample(2)["x"]) == {0, 1}
+    # The largest so far, which new rows get, holds it, too: 1.5.
+    assert buffer.stats()["max_priority"] == 1.5
+
+
 def test_the_largest_weight_is_that_of_the_whole_buffer() -> None:
     """Also where the batch doesn't hold the row of smallest priority: the same row weighs the same in every batch."""
     buffer = filled(100, alpha=1.0, beta=1.0, eps=1e-9)

@@ -272,3 +272,12 @@ def test_more_than_the_machine_has_is_said(caplog: pytest.LogCaptureFixture, mon
     with caplog.at_level(logging.WARNING):
         Storage(10**6).append(SampleBatch(rewards=[1.0]))
     assert "lower replay_buffer_config['capacity']" in caplog.text
+
+
+def test_more_rows_than_there_is_memory_for(caplog) -> None:
+    """10^15 rows of 8 bytes: 7,450,580.6 GB; a system that refuses to promise that much says so."""
+    buffer = ReplayBuffer(10**15)
+    with pytest.raises(ConfigError, match=r"'capacity'\]=1000000000000000: its rows would take 7450580.6 GB") as caught:
+        buffer.add(SampleBatch(x=np.zeros(1)))
+    assert "\n" not in str(caught.value) and "lower it" in str(caught.value)
+    assert "will take 7450580.6 GB" in caplog.text
