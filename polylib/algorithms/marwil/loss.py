@@ -27,6 +27,7 @@ class MARWILObjective(ActorCritic):
 
     columns: tuple[str, ...] = ("obs", "actions", "value_targets")
     optional_columns: tuple[str, ...] = ("action_mask",)
+    updates_often = True
 
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__(spec)
