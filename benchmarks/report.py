@@ -146,12 +146,12 @@ def lines(entry: dict[str, Any]) -> list[str]:
 _HEAD = """# polylib beside RLlib and Stable-Baselines3
 
 Written by `make bench`; [results.json](results.json) has every window. Windows of all sides were timed in turn on the
-same machine, each side on one thread (RLlib's TensorFlow sessions, too, which have 2 and 8 by default), PPO on CartPole-v1
-with two separate 2x256 tanh branches where a row doesn't say otherwise. Figures are medians, for a latency with the best window. "Times faster" is the ratio of the medians (for a
-latency the smaller one of that and of the ratio of the best windows); in brackets the quartiles of the ratios of
-windows timed next to each other. "must" and "goal" are the bounds that polylib holds itself to. "CPU" is the ratio of
-CPU times, which a busy machine disturbs less ("met (CPU)": by it, not by the clock); "load" is how many cores others
-kept busy meanwhile.
+same machine, each side on one thread (RLlib's TensorFlow sessions, too, which have 2 and 8 by default), PPO on
+CartPole-v1 with two separate 2x256 tanh branches where a row doesn't say otherwise. Figures are medians, for a
+latency with the best window. "Times faster" is the ratio of the medians (for a latency the smaller one of that and of
+the ratio of the best windows); in brackets the quartiles of the ratios of windows timed next to each other. "must"
+and "goal" are the bounds that polylib holds itself to. "CPU" is the ratio of CPU times, which a busy machine disturbs
+less ("met (CPU)": by it, not by the clock); "load" is how many cores others kept busy meanwhile.
 """
 
 
