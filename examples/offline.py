@@ -60,9 +60,10 @@ def learn(config: Any, folder: str, framework: str, reward: float, iterations: i
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Runs the example; returns the best reward of each algorithm."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    frameworks = ("tf", "tf2", "torch")
     parser.add_argument("--traces", required=True, help="a folder for the traces")
-    parser.add_argument("--record", default="torch", help="the framework that PPO runs in")
-    parser.add_argument("--learn", default="torch", help="the framework that BC and DQN run in")
+    parser.add_argument("--record", default="torch", choices=frameworks, help="the framework that PPO runs in")
+    parser.add_argument("--learn", default="torch", choices=frameworks, help="the framework that BC and DQN run in")
     parser.add_argument("--reward", type=float, default=150.0, help="when each is done")
     parser.add_argument("--iterations", type=int, default=40, help="how many each has at most")
     parser.add_argument("--batch", type=int, default=2000, help="steps of an iteration")

@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 # Episode ids of different workers never meet: a worker's start at its index times this.
 _IDS_PER_WORKER = 1 << 40
-# complete_episodes: steps, as a multiple of those asked for, after which episodes without an end are worth a warning.
-_PATIENCE = 50
+# complete_episodes: steps, as a multiple of those asked for and at least, before a missing end is worth a word.
+_PATIENCE, _LONG = 50, 10_000
 
 
 class Sampler:
@@ -317,7 +317,7 @@ class Sampler:
         return episodes
 
     def _collect(self, target: int) -> None:
-        rows, warn_at = 0, _PATIENCE * target
+        rows, warn_at = 0, max(_PATIENCE * target, _LONG)
         self._complete_rows = 0
         while (self._complete_rows if self.complete_episodes else rows) < target:
             rows += self._step()

@@ -214,6 +214,16 @@ def test_held_back_rows_survive_the_next_fragment():
     assert longs and longs == (list(range(100, 109)) * 9)[: len(longs)]
 
 
+@pytest.mark.parametrize(("length", "told"), [(900, 0), (1100, 1)])
+def test_who_waits_for_whole_episodes_is_told_of_long_ones(length, told, monkeypatch, caplog):
+    """Four rows are asked for: 50 times as many are no reason, as an ordinary episode has more."""
+    monkeypatch.setattr("polylib.evaluation.sampler._LONG", 1000)
+    sampling = sampler(sync([ScriptEnv({"episodes": [list(range(length + 1))]})], SAME), 4, complete_episodes=True)
+    with caplog.at_level(logging.WARNING):
+        assert sampling.sample().batch.count == length
+    assert sum("TimeLimit" in record.getMessage() for record in caplog.records) == told
+
+
 def test_the_collector_grows():
     env = ScriptEnv({"episodes": [list(range(31))], "rewards": [[float(i) for i in range(30)]]})
     sampling = sampler(sync([env], DISABLED), 2, complete_episodes=True)

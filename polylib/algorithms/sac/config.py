@@ -57,7 +57,14 @@ class SACConfig(ReplayConfig):
         Option("policy_model_config", "training", MODEL, mapping(), "Keys of `model` for the policy."),
         Option("initial_alpha", "training", 1.0, number(0, above=True), "First weight of the entropy."),
         Option("target_entropy", "training", "auto", _target_entropy(), "Entropy that alpha aims at, in nats."),
-        Option("optimization", "training", RATES, mapping(), "Learning rates of actor, critic and entropy weight."),
+        Option(
+            "optimization",
+            "training",
+            RATES,
+            mapping(),
+            "Learning rates of actor, critic and entropy weight.",
+            aliases=("optimization_config",),
+        ),
     )
     defaults: ClassVar[dict[str, Any]] = {
         "tau": 5e-3,

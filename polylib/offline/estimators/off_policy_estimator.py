@@ -95,7 +95,8 @@ class OffPolicyEstimator(ABC):
         if not np.isfinite(target):
             logger.warning(
                 "%s: the estimate is %s. Either the policy would never have done what was logged, or its density there "
-                "is too large for a number: the log can't tell what it would earn",
+                "is too large for a number: the log can't tell what it would earn. With epsilon_greedy=0.1, say, no "
+                "action of a greedy policy (DQN's) is impossible",
                 type(self).__name__,
                 target,
             )

@@ -10,6 +10,7 @@ import pytest
 from backends import needs_torch
 from learners import CHOICE, MASKED, OBS, TORQUE, build, losses_of, nets_of, random_rows, spec_of
 
+from polylib.algorithms.sac.config import SACConfig
 from polylib.errors import ConfigError
 from polylib.policy import numpy_ops
 
@@ -178,6 +179,12 @@ def test_learning_rates_entropy_and_alpha_come_from_the_config():
     assert policy.get_weights()["alpha/000/value"] == pytest.approx([LN(0.25)])
     by_hand = spec_of("SAC", OBS, TORQUE, target_network_update_freq=5)
     assert "tau" not in by_hand.objective_class(by_hand).coefficients()
+
+
+def test_the_learning_rates_have_rllibs_argument():
+    """Whose `SACConfig.training` takes `optimization_config`."""
+    given = SACConfig().training(optimization_config={"actor_learning_rate": 0.1})
+    assert given["optimization"] == {"actor_learning_rate": 0.1}
 
 
 def test_networks_have_relu_unless_told_otherwise():
