@@ -495,10 +495,10 @@ def test_closing_forgives_a_raising_environment(make_worker, caplog):
 
 def test_an_episode_without_an_end_is_warned_of(caplog, monkeypatch):
     """complete_episodes would wait for ever without a word."""
-    env = ScriptEnv({"episodes": [list(range(1001))]})
+    env = ScriptEnv({"episodes": [list(range(12_001))]})
     sampling = sampler(sync([env], DISABLED), 2, complete_episodes=True)
     with caplog.at_level(logging.WARNING):
-        assert sampling.sample().batch.count == 1000
+        assert sampling.sample().batch.count == 12_000
     assert "only 0 of the 2 rows asked for" in caplog.text and "complete_episodes" in caplog.text
     assert len(caplog.records) < 6
 
