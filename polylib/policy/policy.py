@@ -74,6 +74,10 @@ class Policy(ABC):
     #: Up to how many rows the backend acts through NumPy copies of its networks, which is where that is faster.
     mirror_rows: ClassVar[float] = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copied member by member, what shares memory in a backend no longer would.
+        return _made_again, (type(self), self.spec, self.get_state())
+
     def __init__(self, spec: PolicySpec) -> None:
         self.spec, self.config = spec, spec.config
         self.observation_space: gym.Space[Any] = spec.observation_space
@@ -808,3 +812,10 @@ class Policy(ABC):
     @abstractmethod
     def _set_optimizer(self, state: Mapping[str, np.ndarray]) -> None:
         """Sets what `_get_optimizer` returns; keys, shapes and dtypes were checked."""
+
+
+def _made_again(cls: type[Policy], spec: PolicySpec, state: dict[str, Any]) -> Policy:
+    """A copy of a policy, made as it was and in the same state."""
+    policy = cls(spec)
+    policy.set_state(state)
+    return policy

@@ -114,6 +114,33 @@ def test_other_shapes_are_recorded_anew(often):
     assert found._recorded.recordings == 2
 
 
+def test_there_are_few_recordings(often, monkeypatch):
+    """Each costs memory for good: those of shapes that come again are kept, and no more are made than that."""
+    monkeypatch.setattr(recorded, "_MOST", 2)
+    found, expected = build("dqn"), build("dqn")
+    expected._recorded = None
+    for i, rows in enumerate([6] * 4 + [4] * 4 + [6] * 4 + [5] * 5 + [4] * 4):
+        for policy in (found, expected):
+            policy.learn_on_batch(batch_of(policy, i, rows))
+    agree(found, expected)
+    assert found._recorded.recordings == 2 and found._recorded._works
+
+
+def test_layers_whose_bias_is_added_first(often, monkeypatch):
+    """Few rows and wide layers, where a sum in another order shows: once biases of the target network aren't 0."""
+    wide = DQNConfig().training(model={"fcnet_hiddens": [256, 256]})
+    monkeypatch.setitem(CASES, "dqn", (wide, DQNObjective, DISCRETE, "lr"))
+    found, expected = build("dqn"), build("dqn")
+    expected._recorded = None
+    for i in range(40):
+        for policy in (found, expected):
+            policy.learn_on_batch(batch_of(policy, i, 8))
+            if i % 10 == 9:
+                policy.update_target()
+    agree(found, expected)
+    assert found._recorded._works
+
+
 @pytest.mark.parametrize("fault", ["raises", "differs"])
 def test_where_recording_fails_updates_go_on(fault, often, monkeypatch):
     found, expected = build("dqn"), build("dqn")
