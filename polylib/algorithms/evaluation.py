@@ -11,7 +11,7 @@ from polylib.algorithms.algorithm_config import AlgorithmConfig
 from polylib.errors import ConfigError, ConfigTypeError
 from polylib.evaluation.inputs import reads
 from polylib.evaluation.metrics import EpisodeMetrics, summarize_episodes
-from polylib.evaluation.off_policy import OffPolicyEvaluation, check_methods
+from polylib.evaluation.off_policy import OffPolicyEvaluation, check_methods, own_input
 from polylib.evaluation.worker_set import WorkerSet
 from polylib.registry import env_name
 
@@ -63,8 +63,7 @@ def check_evaluation(config: AlgorithmConfig) -> None:
             key = f"off_policy_estimation_methods.{name}.q_model_config"
             raise type(error)(f"config key {key!r}: {error}") from None
     own = evaluation_config(config)
-    given = config["evaluation_config"] or {}
-    source = given.get("input", given.get("input_", "sampler"))
+    source = own_input(config)
     if reads(source) and not config["off_policy_estimation_methods"]:
         raise ConfigError(
             f"config key 'evaluation_config.input': nobody would read {source!r}: files are for the estimators of "

@@ -44,14 +44,19 @@ _USED = (
 )
 
 
+def own_input(config: Any) -> Any:
+    """The `input` that `evaluation_config` names; None if it names none."""
+    own = config["evaluation_config"] or {}
+    return own.get("input", own.get("input_"))
+
+
 def recorded_input(config: Any) -> Any:
     """What is estimated from: the `input` of `evaluation_config`, or else that of training.
 
     Raises:
         ConfigError: if neither is recorded.
     """
-    own = config["evaluation_config"] or {}
-    for value in (own.get("input", own.get("input_")), config["input"]):
+    for value in (own_input(config), config["input"]):
         if reads(value):
             return value
     raise ConfigError(

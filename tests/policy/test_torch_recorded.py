@@ -126,6 +126,23 @@ def test_there_are_few_recordings(often, monkeypatch):
     assert found._recorded.recordings == 2 and found._recorded._works
 
 
+def test_each_shape_has_its_own_names(often):
+    """Stats may depend on the columns that a batch has, so those of the last recording aren't those of all."""
+    weight = torch.ones(2, requires_grad=True)
+
+    def compute(c: Any, batch: Any, noise: Any) -> Any:
+        loss = sum((weight * x).sum() for x in batch.values())
+        stats = {f"mean_{name}": x.mean() for name, x in batch.items()}
+        return {"all": loss}, stats, {}, {"all": torch.autograd.grad(loss, [weight])}
+
+    runs = recorded.Recorded(compute)
+    for name in ["a"] * 8 + ["b"] * 8 + ["a"] * 2:
+        _, stats, _, gradients = runs({}, torch.zeros(0), {name: torch.tensor([3.0, 5.0])}, {})
+        assert {key: float(x) for key, x in stats.items()} == {f"mean_{name}": 4.0}
+        assert gradients["all"][0].tolist() == [3.0, 5.0]
+    assert runs.recordings == 2 and runs._works
+
+
 def test_layers_whose_bias_is_added_first(often, monkeypatch):
     """Few rows and wide layers, where a sum in another order shows: once biases of the target network aren't 0."""
     wide = DQNConfig().training(model={"fcnet_hiddens": [256, 256]})

@@ -43,6 +43,12 @@ def _flat(found: Found) -> list[Any]:
     return [*losses.values(), *stats.values(), *rows.values(), *(g for group in gradients.values() for g in group)]
 
 
+def _named(names: Sequence[Any], results: Sequence[Tensor]) -> Found:
+    found = iter(results)
+    losses, stats, rows = ({name: next(found) for name in part} for part in names[:3])
+    return losses, stats, rows, {group: [next(found) for _ in range(count)] for group, count in names[3]}
+
+
 class Recorded:
     """Computes what a function computes, sooner or later from a recording.
 
@@ -57,9 +63,8 @@ class Recorded:
         self._compute, self.recordings = compute, 0
         self._signature: Any = None
         self._seen = self._checks = 0
-        self._run: Run | None = None
-        self._runs: dict[Any, Run] = {}
-        self._names: list[Any] = []
+        self._run: Callable[[Sequence[Tensor]], Found] | None = None
+        self._runs: dict[Any, Callable[[Sequence[Tensor]], Found]] = {}
         self._works = True
 
     def __call__(self, c: Mapping[str, float], values: Tensor, batch: Tensors, noise: Tensors) -> Found:
@@ -89,38 +94,36 @@ class Recorded:
         if self._checks:
             self._checks -= 1
             expected = self._compute(c, batch, noise)  # type: ignore[arg-type]
-            if not same(results, _flat(expected)):
+            if not same(_flat(results), _flat(expected)):
                 self._give_up("its results differ")
             return expected
-        return self._named(results)
+        return results
 
     def _give_up(self, why: Any) -> None:
         logger.info("updates aren't recorded: %s", why)
         self._run, self._works = None, False
         self._runs.clear()
 
-    def _named(self, results: Sequence[Tensor]) -> Found:
-        found = iter(results)
-        losses, stats, rows = ({name: next(found) for name in names} for names in self._names[:3])
-        return losses, stats, rows, {group: [next(found) for _ in range(count)] for group, count in self._names[3]}
-
     def _recording(
         self, tensors: Sequence[Tensor], c: list[str], batch: list[str], noise: list[str]
-    ) -> Callable[[Sequence[Tensor]], Sequence[Tensor]] | None:
+    ) -> Callable[[Sequence[Tensor]], Found] | None:
+        names: list[Any] = []  # of this shape's results
+
         def compute(*given: Tensor) -> list[Tensor]:
             rest = iter(given[1:])
             named = [{name: next(rest) for name in names} for names in (batch, noise)]
             found = self._compute(dict(zip(c, given[0].unbind(), strict=True)), *named)
-            self._names = [*map(list, found[:3]), [(group, len(gradients)) for group, gradients in found[3].items()]]
+            names[:] = [*map(list, found[:3]), [(group, len(gradients)) for group, gradients in found[3].items()]]
             return [x.detach() for x in _flat(found)]
 
         self.recordings += 1
         try:
             with _LOCK:
-                return record(compute, tensors)
+                run = record(compute, tensors)
         except Exception as error:  # of whatever kind: torch promises neither of its tools to everybody
             self._give_up(error)
             return None
+        return lambda given: _named(names, run(given))
 
 
 def record(compute: Callable[..., list[Tensor]], tensors: Sequence[Tensor]) -> Run:
